@@ -172,6 +172,7 @@ impl Client {
             call_timeout: builder.call_timeout,
             get_timeout: builder.get_timeout,
             fail_local_misses: builder.fail_local_misses,
+            fail_unfinished_gets: builder.fail_unfinished_gets,
         };
         let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone(), dropped), background.clone());
         background.handle().spawn(async move {
@@ -308,8 +309,8 @@ impl Client {
 
     /// Reads one object; `None` is a miss.
     ///
-    /// A miss means that the pool has no such object *that can be read now*: there is none, its stores are suspect, or
-    /// its only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
+    /// A miss means that the pool has no such object *that can be read now*: there is none, it is being written (see
+    /// [`Builder::fail_unfinished_gets`]), its stores are suspect, or its only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
     /// `checksum_mismatches`). When the connection to a store fails, the client reads other replicas first, then asks
     /// the leader again and tries that store once more before it reports a miss.
     ///
@@ -419,7 +420,7 @@ impl Client {
     pub async fn batch_size<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<u64>, Error>> {
         let size = |presence| match presence {
             Presence::Present(size) => Some(size),
-            Presence::Unavailable | Presence::Absent => None,
+            Presence::Unavailable | Presence::BeingWritten | Presence::Absent => None,
         };
         self.run("exist", keys.len(), self.core().presences(copied(keys), Lease::Grant))
             .await
@@ -430,7 +431,8 @@ impl Client {
 
     /// Returns whether the object exists, and whether it can be read.
     ///
-    /// [`exist`](Self::exist) and [`size`](Self::size) do not tell an absent object from one that can't be read now.
+    /// [`exist`](Self::exist) and [`size`](Self::size) do not tell an absent object from one that can't be read now or is being
+    /// written.
     ///
     /// # Errors
     /// As for [`get`](Self::get).

@@ -22,6 +22,7 @@ pub struct Builder {
     pub(crate) local_cache: ByteSize,
     pub(crate) publish_local: bool,
     pub(crate) fail_local_misses: bool,
+    pub(crate) fail_unfinished_gets: bool,
     pub(crate) require_leader: bool,
     pub(crate) embedded: Option<(StoreId, Weak<Memory>)>,
     pub(crate) leader_timeout: Duration,
@@ -47,6 +48,7 @@ impl Default for Builder {
             local_cache: ByteSize(256 << 20),
             publish_local: false,
             fail_local_misses: false,
+            fail_unfinished_gets: false,
             require_leader: false,
             embedded: None,
             leader_timeout: Duration::from_secs(1),
@@ -106,6 +108,15 @@ impl Builder {
     #[must_use]
     pub fn fail_local_misses(mut self, on: bool) -> Self {
         self.fail_local_misses = on;
+        self
+    }
+
+    /// Sets whether a get of a key fails with `REPLICA_IS_NOT_READY` if there is no object yet, but a put of it has started and has not ended.
+    /// It goes for ranges and for the opening of get sessions, too; [`presence`](Client::presence) tells such a key from others in any case.
+    /// Masters of older builds don't tell. Default: off, it is a miss.
+    #[must_use]
+    pub fn fail_unfinished_gets(mut self, on: bool) -> Self {
+        self.fail_unfinished_gets = on;
         self
     }
 

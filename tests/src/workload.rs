@@ -379,7 +379,7 @@ impl One {
     /// Returns whether the masters know an object with one of these keys, wherever its bytes are.
     async fn is_any_there(&self, keys: &BTreeSet<String>) -> bool {
         for key in keys {
-            if !matches!(self.client.presence(key).await, Ok(Presence::Absent)) {
+            if self.client.presence(key).await.map_or(true, Presence::is_there) {
                 return true;
             }
         }
@@ -391,7 +391,7 @@ impl One {
         let before = self.reach();
         let outcome = match self.client.presence(key).await {
             Ok(Presence::Present(_)) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
-            Ok(Presence::Absent) if self.asked_the_pool(before) => Outcome::Absent,
+            Ok(Presence::BeingWritten | Presence::Absent) if self.asked_the_pool(before) => Outcome::Absent,
             Ok(_) => Outcome::Failed,
             Err(error) => self.failed(&error),
         };

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest};
+use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, GetResult};
 use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use mc_types::{Code, MAX_KEY_LEN, PutId, StoreId};
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) call_timeout: Duration,
     pub(crate) get_timeout: Duration,
     pub(crate) fail_local_misses: bool,
+    pub(crate) fail_unfinished_gets: bool,
 }
 
 /// The kinds of calls that come in bursts.
@@ -91,6 +92,18 @@ impl Core {
         }
         let why = "no leader is in reach, and this client does not have the object itself";
         Err(Error::definite(what, Code::NoLeader, "this client", why))
+    }
+
+    /// Judges a miss of the pool.
+    ///
+    /// # Errors
+    /// If the object is being written, and such misses are to be told from others.
+    pub(crate) fn pool_miss(&self, what: &'static str, result: &GetResult) -> Result<(), Error> {
+        if !result.being_written || !self.fail_unfinished_gets {
+            return Ok(());
+        }
+        let why = "it has no such object yet: a put of the key has started and has not ended";
+        Err(Error::definite(what, Code::ReplicaIsNotReady, "the leader", why))
     }
 
     /// Frees the room of puts, and returns once it is free.

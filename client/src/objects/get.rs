@@ -210,7 +210,7 @@ impl Core {
             Ok(Code::Ok) => {}
             Ok(Code::ObjectNotFound) => {
                 self.local.embedded.iter().for_each(|here| here.forget(&slot.key));
-                return slot.result = Some(Ok(None));
+                return slot.result = Some(self.pool_miss("get", result).map(|()| None));
             }
             Ok(Code::ReplicaIsNotReady) => return slot.result = Some(Ok(None)),
             _ => return slot.result = Some(Err(item_error("get", result.code))),

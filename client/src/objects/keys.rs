@@ -30,8 +30,21 @@ pub enum Presence {
     Present(u64),
     /// The object exists but can't be read now: every store that holds it is suspect.
     Unavailable,
+    /// There is no such object yet: a put of it has started and has not ended. Masters of older builds call it absent.
+    BeingWritten,
     /// The object does not exist.
     Absent,
+}
+
+impl Presence {
+    /// Returns whether the pool has the object, whether or not it can be read now.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        match self {
+            Self::Present(_) | Self::Unavailable => true,
+            Self::BeingWritten | Self::Absent => false,
+        }
+    }
 }
 
 impl Core {
@@ -70,6 +83,7 @@ impl Core {
         let results = answer.reply.results.iter().map(|result| match Code::try_from(result.code) {
             Ok(Code::Ok) => Ok(Presence::Present(result.size)),
             Ok(Code::ReplicaIsNotReady) => Ok(Presence::Unavailable),
+            Ok(Code::ObjectNotFound) if result.being_written => Ok(Presence::BeingWritten),
             Ok(Code::ObjectNotFound) => Ok(Presence::Absent),
             _ => Err(item_error("exist", result.code)),
         });

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Client, Code, GetInto, GetIntoOwned, GotOwned, Presence, PutFrom, PutOptions};
+use mc_client::{
+    ByteRange, ByteSize, Client, Code, GetInto, GetIntoOwned, GotOwned, Presence, PutFrom, PutMode,
+    PutOptions,
+};
 
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
 
@@ -275,6 +278,47 @@ async fn a_key_on_a_suspect_store_is_told_from_one_that_is_not_there() {
     assert_eq!(client.presence("k").await.unwrap(), Presence::Unavailable);
     assert_eq!(client.presence("other").await.unwrap(), Presence::Absent);
     assert!(!client.exist("k").await.unwrap(), "it can't be read");
+}
+
+#[tokio::test]
+async fn a_key_that_is_being_written_is_a_miss_unless_the_caller_wants_to_know() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let asking =
+        cluster.builder().local_cache(ByteSize(0)).fail_unfinished_gets(true).connect().await.unwrap();
+    let session = client.put_session("k", 5, &PutOptions::default()).await.unwrap().expect("it is absent");
+
+    assert_eq!(client.presence("k").await.unwrap(), Presence::BeingWritten);
+    assert_eq!(client.peek("k").await.unwrap(), Presence::BeingWritten);
+    assert_eq!(client.size("k").await.unwrap(), None);
+    assert!(!client.exist("k").await.unwrap());
+    assert_eq!(client.get("k").await.unwrap(), None);
+    assert!(client.get_session("k").await.unwrap().is_none());
+    let range = ByteRange { offset: 0, len: 1 };
+    let refused = [
+        asking.get("k").await.map(|_| ()).unwrap_err(),
+        asking.get_range("k", range).await.map(|_| ()).unwrap_err(),
+        asking.get_session("k").await.map(|_| ()).unwrap_err(),
+    ];
+    assert!(refused.iter().all(|error| error.code == Code::ReplicaIsNotReady), "{refused:?}");
+    assert_eq!(asking.get("other").await.unwrap(), None);
+    assert!(asking.get_session("other").await.unwrap().is_none());
+    assert_eq!(asking.presence("other").await.unwrap(), Presence::Absent);
+
+    cluster.world.lock().tells_of_puts = false;
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Absent, "as of an older master");
+    assert_eq!(asking.get("k").await.unwrap(), None);
+    cluster.world.lock().tells_of_puts = true;
+
+    session.write(0, b"value").await.unwrap();
+    session.finish().await.unwrap();
+    assert_eq!(asking.get("k").await.unwrap().unwrap(), &b"value"[..]);
+    // Its next version is written while this one can be read.
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
+    let session = client.put_session("k", 9, &upsert).await.unwrap();
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Present(5));
+    assert_eq!(asking.get("k").await.unwrap().unwrap(), &b"value"[..]);
+    drop(session);
 }
 
 #[tokio::test]

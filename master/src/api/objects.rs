@@ -10,7 +10,7 @@ use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, Span, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, Found, GrantedReplica, Lease, Near,
+    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, Found, GrantedReplica, Lease, Miss, Near,
     NewPin, NewPut, Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
 };
 
@@ -28,9 +28,12 @@ pub(super) async fn exist(
     let calls = calls(&request.calls, request.keys.len())?;
     let lease = if request.no_lease { Lease::None } else { Lease::Grant };
     let sizes = objects.exist(&request.tenant, &request.keys, &calls, lease).await?;
-    let result = |size: Result<u64, Code>| match size {
-        Ok(size) => v1::ExistResult { code: Code::Ok as i32, size },
-        Err(code) => v1::ExistResult { code: code as i32, size: 0 },
+    let result = |size: Result<u64, Miss>| match size {
+        Ok(size) => v1::ExistResult { code: Code::Ok as i32, size, being_written: false },
+        Err(miss) => {
+            let (code, being_written) = (miss.code() as i32, miss == Miss::BeingWritten);
+            v1::ExistResult { code, size: 0, being_written }
+        }
     };
     Ok(v1::BatchExistReply { results: sizes.into_iter().map(result).collect(), apart: true })
 }
@@ -44,7 +47,7 @@ pub(super) async fn get(
     let doubtful = if request.reads_doubtful { Doubtful::Checked } else { Doubtful::Withheld };
     let placements = objects.get(&request.tenant, &request.keys, &calls, doubtful).await?;
     let grants = Grants::new(placements.grants);
-    let result = |found: Result<Found, Code>| match found {
+    let result = |found: Result<Found, Miss>| match found {
         Ok(found) => v1::GetResult {
             code: Code::Ok as i32,
             version: bytes(&found.version.to_bytes()),
@@ -52,8 +55,12 @@ pub(super) async fn get(
             checksum: found.checksum,
             replicas: grants.replicas(&found.replicas),
             doubtful: found.doubtful,
+            being_written: false,
         },
-        Err(code) => v1::GetResult { code: code as i32, ..Default::default() },
+        Err(miss) => {
+            let (code, being_written) = (miss.code() as i32, miss == Miss::BeingWritten);
+            v1::GetResult { code, being_written, ..Default::default() }
+        }
     };
     let results = placements.found.into_iter().map(result).collect();
     let lease_ms = u64::try_from(placements.lease.as_millis()).unwrap_or(u64::MAX);

@@ -47,7 +47,7 @@ pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use key_values::KeyValues;
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
-pub(crate) use objects::{Doubtful, EndPut, Found, Lease, NewPin, NewPut, Objects, RemoveObject};
+pub(crate) use objects::{Doubtful, EndPut, Found, Lease, Miss, NewPin, NewPut, Objects, RemoveObject};
 pub(crate) use preference::{Near, Preference};
 pub(crate) use refusal::Refusal;
 pub(crate) use removal::Removed;

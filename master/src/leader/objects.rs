@@ -57,7 +57,7 @@ pub(crate) enum Doubtful {
 
 /// Placements of a batch of keys.
 pub(crate) struct Placements {
-    pub(crate) found: Vec<Result<Found, Code>>,
+    pub(crate) found: Vec<Result<Found, Miss>>,
     pub(crate) grants: Vec<StoreGrant>,
     /// Time for which the placements may be used.
     pub(crate) lease: Duration,
@@ -183,16 +183,14 @@ impl Objects {
         keys: &[Bytes],
         calls: &[usize],
         lease: Lease,
-    ) -> Result<Vec<Result<u64, Code>>, Refusal> {
+    ) -> Result<Vec<Result<u64, Miss>>, Refusal> {
         let leading = self.coordinator.lead().await?;
         if lease == Lease::None {
-            let size = |found: Result<ObjectView, Code>| found.map(|object| object.size);
             return Ok(self.coordinator.index.read(|applied| {
                 let call = Call::new(&applied.state, &leading, tenant);
-                keys.iter().map(|key| size(call.look(key))).collect()
+                keys.iter().map(|key| Ok(call.look(key)?.size)).collect()
             }));
         }
-        let size = |found: Result<ObjectView, Miss>| found.map(|object| object.size).map_err(Miss::code);
         let (found, used) = self
             .coordinator
             .room
@@ -202,7 +200,7 @@ impl Objects {
                     let mut undecided = false;
                     for keys in apart(keys, calls) {
                         let mut call = Call::new(&applied.state, &leading, tenant);
-                        found.extend(keys.iter().map(|key| size(call.find(key))));
+                        found.extend(keys.iter().map(|key| Ok(call.find(key)?.size)));
                         undecided |= used.add(call);
                     }
                     ((found, used), undecided)
@@ -210,7 +208,7 @@ impl Objects {
             })
             .await;
         used.count(&leading);
-        self.coordinator.metrics.checked(Lookups::of(&found));
+        self.coordinator.metrics.checked(lookups(&found));
         Ok(found)
     }
 
@@ -240,10 +238,10 @@ impl Objects {
                     );
                     let mut call = Call::new(&applied.state, &leading, tenant);
                     found.extend(keys.iter().map(|key| {
-                        let object = call.find(key).map_err(Miss::code)?;
+                        let object = call.find(key)?;
                         let is_doubtful = object.replicas.iter().any(|replica| replica.index < known_from);
                         if is_doubtful && doubtful == Doubtful::Withheld {
-                            return Err(Code::ReplicaIsNotReady);
+                            return Err(Miss::Unavailable);
                         }
                         let found = placed(&object, &leading, &mut grants)?;
                         Ok(Found { doubtful: is_doubtful, ..found })
@@ -256,7 +254,7 @@ impl Objects {
         };
         let ((found, grants), used) = self.coordinator.room.read_settled(locate).await;
         used.count(&leading);
-        self.coordinator.metrics.got(Lookups::of(&found));
+        self.coordinator.metrics.got(lookups(&found));
         Ok(Placements { found, grants, lease: leading.read_lease() })
     }
 
@@ -500,21 +498,32 @@ struct Call<'a> {
 }
 
 /// Why an object cannot be read.
-enum Miss {
-    /// For the reason that the code tells.
-    Code(Code),
-    /// It is being evicted, and nobody knows yet whether that happens.
-    Undecided,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// No object can have the key.
+    InvalidKey,
+    /// There is no such object.
+    Absent,
+    /// There is none, but a put of the key is in flight.
+    BeingWritten,
+    /// No store that holds it can be read from now, or it is being evicted and nobody knows yet whether that happens.
+    Unavailable,
 }
 
 impl Miss {
-    /// The code to answer with, for an undecided object once it has been waited for.
-    fn code(self) -> Code {
+    /// The code to answer with.
+    pub(crate) fn code(self) -> Code {
         match self {
-            Self::Code(code) => code,
-            Self::Undecided => Code::ReplicaIsNotReady,
+            Self::InvalidKey => Code::InvalidKey,
+            Self::Absent | Self::BeingWritten => Code::ObjectNotFound,
+            Self::Unavailable => Code::ReplicaIsNotReady,
         }
     }
+}
+
+/// Counts the results of a call.
+fn lookups<T>(found: &[Result<T, Miss>]) -> Lookups {
+    Lookups::of(found.iter().map(|found| found.as_ref().err().map_or(Code::Ok, |miss| miss.code())))
 }
 
 impl<'a> Call<'a> {
@@ -523,23 +532,26 @@ impl<'a> Call<'a> {
     }
 
     /// Finds the object under `key`.
-    fn look(&self, key: &[u8]) -> Result<ObjectView, Code> {
+    fn look(&self, key: &[u8]) -> Result<ObjectView, Miss> {
         if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
-            return Err(Code::InvalidKey);
+            return Err(Miss::InvalidKey);
         }
-        let object = self.state.get(self.tenant, key).ok_or(Code::ObjectNotFound)?;
+        let Some(object) = self.state.get(self.tenant, key) else {
+            let is_being_written = self.state.is_being_written(self.tenant, key);
+            return Err(if is_being_written { Miss::BeingWritten } else { Miss::Absent });
+        };
         if object.replicas.iter().all(|replica| self.leading.is_suspect(replica.store)) {
-            return Err(Code::ReplicaIsNotReady);
+            return Err(Miss::Unavailable);
         }
         Ok(object)
     }
 
     /// Finds the object under `key` and leases it to the caller.
     fn find(&mut self, key: &[u8]) -> Result<ObjectView, Miss> {
-        let object = self.look(key).map_err(Miss::Code)?;
+        let object = self.look(key)?;
         if !self.leading.lease(object.version, object.size * object.replicas.len() as u64) {
             self.undecided = true;
-            return Err(Miss::Undecided);
+            return Err(Miss::Unavailable);
         }
         self.found.push(object.unit());
         Ok(object)
@@ -570,11 +582,11 @@ impl Used {
 }
 
 /// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.
-fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Found, Code> {
+fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Found, Miss> {
     let offered = object.replicas.iter().filter(|replica| !leading.is_suspect(replica.store));
     let replicas: Granted = offered.filter_map(|replica| grants.add(replica)).collect();
     if replicas.is_empty() {
-        return Err(Code::ReplicaIsNotReady);
+        return Err(Miss::Unavailable);
     }
     let ObjectView { version, size, checksum, .. } = *object;
     Ok(Found { version, size, checksum, replicas, doubtful: false })

@@ -297,7 +297,10 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
         kind(
-            v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3], apart: true },
+            v1::BatchExistReply {
+                results: vec![v1::ExistResult { code: -704, size: 4096, being_written: true }; 3],
+                apart: true,
+            },
             |_| true,
         ),
         kind(
@@ -344,6 +347,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                         checksum: u64::MAX,
                         replicas: vec![replica(); 2],
                         doubtful: true,
+                        being_written: true,
                     };
                     2
                 ],

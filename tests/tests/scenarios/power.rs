@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_client::{Client, Presence, Put, PutOptions};
+use mc_client::{Client, Put, PutOptions};
 use mc_tests::{Cluster, ClusterBuilder, Lie, Power, Seeded, Taken, report, until, value};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -130,7 +130,7 @@ impl Pool {
         }
         for (key, found) in keys.iter().zip(found) {
             let found = found.ok()?;
-            if (found != Presence::Absent) != expected[*key] {
+            if found.is_there() != expected[*key] {
                 return Some(Err(format!("{key}: {found:?}, acknowledged as there: {}", expected[*key])));
             }
         }

@@ -27,7 +27,7 @@ async fn tenant(cluster: &Cluster, name: &str) -> Client {
 async fn present(client: &Client, keys: std::ops::Range<usize>) -> usize {
     let keys: Vec<_> = keys.map(key).collect();
     let found = client.batch_peek(&keys).await;
-    found.into_iter().filter(|found| *found.as_ref().unwrap() != mc_client::Presence::Absent).count()
+    found.into_iter().filter(|found| found.as_ref().unwrap().is_there()).count()
 }
 
 #[tokio::test]

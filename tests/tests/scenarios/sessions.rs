@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mc_client::{
-    ByteRange, Client, Code, GetRangesInto, GetSession, Put, PutMode, PutOptions, PutSession, RangeInto,
+    ByteRange, Client, Code, GetRangesInto, GetSession, Presence, Put, PutMode, PutOptions, PutSession,
+    RangeInto,
 };
 use mc_tests::{Cluster, Faults, eventually, until, value};
 
@@ -186,6 +187,46 @@ async fn put_sessions_that_are_dropped_or_incomplete_free_their_space() {
         assert!(!client.exist(key).await.unwrap(), "{key}");
     }
     until("no byte is used", async || cluster.metric(0, "mc_pool_used_bytes").await == Some(0.0)).await;
+}
+
+#[tokio::test]
+async fn a_key_is_being_written_from_the_start_of_its_put_to_the_end_for_its_own_tenant() {
+    let mut cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the leader is killed while a put is in flight");
+    let asking = || cluster.client_builder().fail_unfinished_gets(true);
+    let client = asking().connect().await.unwrap();
+    let other = asking().tenant("other").connect().await.unwrap();
+    let bytes = value("k", 1, SIZE);
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Absent);
+    let session = start_put(&client, "k", &PutOptions::default()).await;
+    let killed = cluster.leader().await;
+    cluster.masters[killed].kill9();
+    fault.happened();
+    cluster.leader().await;
+    assert!(
+        client.connected(Duration::from_secs(60)).await && other.connected(Duration::from_secs(60)).await
+    );
+
+    let keys = ["k", "absent"];
+    let found: Vec<_> = client.batch_peek(&keys).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(found, [Presence::BeingWritten, Presence::Absent]);
+    assert_eq!(client.presence("k").await.unwrap(), Presence::BeingWritten);
+    let got = client.batch_get(&keys).await;
+    assert_eq!(got[0].as_ref().unwrap_err().code, Code::ReplicaIsNotReady);
+    assert_eq!(got[1].as_ref().unwrap(), &None);
+    assert_eq!(other.presence("k").await.unwrap(), Presence::Absent);
+    assert_eq!(other.get("k").await.unwrap(), None);
+
+    for n in 0..LAYERS {
+        write_layer(&session, &bytes, n).await;
+    }
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Present(SIZE as u64));
+    assert!(client.get("k").await.unwrap().as_deref() == Some(&bytes[..]), "other bytes came back");
+    start_put(&client, "given up", &PutOptions::default()).await.abort().await.unwrap();
+    assert_eq!(client.presence("given up").await.unwrap(), Presence::Absent);
+    faults.assert_happened();
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Re
     let exists = match client.presence(&args.key).await? {
         Presence::Present(_) => true,
         Presence::Unavailable => return Err(Unavailable { key: args.key.clone() }.into()),
-        Presence::Absent => false,
+        Presence::BeingWritten | Presence::Absent => false,
     };
     if !exists && client.mode() == Mode::LocalOnly {
         let why = format!(

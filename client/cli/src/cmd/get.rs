@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use mc_client::{Client, Mode, Presence};
+use mc_client::{Client, Mode};
 use serde::Serialize;
 
 use crate::Ended;
@@ -40,7 +40,7 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
             );
             return Err(NoLeader(why).into());
         }
-        if presence != Presence::Absent {
+        if presence.is_there() {
             return Err(Unavailable { key: args.key.clone() }.into());
         }
         let text = format!("{} is not there", printable(&args.key));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_client::{Client, Presence};
+use mc_client::Client;
 use parking_lot::Mutex;
 
 use super::{Block, Ledger};
@@ -129,7 +129,7 @@ async fn read_back(
 async fn known(client: &Client, ledger: &Ledger, mut blocks: Vec<Block>) -> Vec<Block> {
     let keys: Vec<_> = blocks.iter().map(|block| ledger.keys.key(*block)).collect();
     let mut found = client.batch_peek(&keys).await.into_iter();
-    blocks.retain(|_| !matches!(found.next(), Some(Ok(Presence::Absent))));
+    blocks.retain(|_| !matches!(found.next(), Some(Ok(presence)) if !presence.is_there()));
     blocks
 }
 

@@ -68,7 +68,13 @@ impl Core {
         let pinned: Vec<_> = keys
             .into_iter()
             .zip(&answer.results)
-            .map(|(key, result)| Ok(Pinned::new(key, result, &granted, &answer, until)?.map(Arc::new)))
+            .map(|(key, result)| {
+                let pinned = Pinned::new(key, result, &granted, &answer, until)?;
+                if pinned.is_none() {
+                    self.pool_miss(READ, result)?;
+                }
+                Ok(pinned.map(Arc::new))
+            })
             .collect();
         let pins: Vec<Weak<Pinned>> = pinned.iter().flatten().flatten().map(Arc::downgrade).collect();
         let renewing = renewals.clone().run_until_cancelled_owned(renew(self.clone(), pins, until));

@@ -98,6 +98,8 @@ pub struct World {
     pub spread: bool,
     /// The masters are of a build that does not tell the calls of a message apart.
     pub joins_unknown: bool,
+    /// The masters are of a build that tells a key that is being written from one that is absent.
+    pub tells_of_puts: bool,
     /// A read waits so long before it delivers.
     pub read_delay: std::time::Duration,
     /// Objects are said to be doubtful.
@@ -134,6 +136,7 @@ impl World {
             suspects: Vec::new(),
             spread: false,
             joins_unknown: false,
+            tells_of_puts: true,
             read_delay: std::time::Duration::ZERO,
             doubtful: false,
         }
@@ -206,13 +209,22 @@ impl World {
         placed.collect()
     }
 
+    fn is_being_written(&self, key: &[u8]) -> bool {
+        self.tells_of_puts && self.puts.values().any(|put| put.key == key)
+    }
+
     pub fn exist(&mut self, request: &v1::BatchExistRequest) -> v1::BatchExistReply {
         let results = request.keys.iter().map(|key| match self.objects.get(&key[..]) {
             Some(object) if object.replicas.iter().all(|(store, _)| self.suspects.contains(store)) => {
-                v1::ExistResult { code: Code::ReplicaIsNotReady as i32, size: 0 }
+                v1::ExistResult { code: Code::ReplicaIsNotReady as i32, ..v1::ExistResult::default() }
             }
-            Some(object) => v1::ExistResult { code: Code::Ok as i32, size: object.size },
-            None => v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0 },
+            Some(object) => {
+                v1::ExistResult { code: Code::Ok as i32, size: object.size, being_written: false }
+            }
+            None => {
+                let being_written = self.is_being_written(key);
+                v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0, being_written }
+            }
         });
         v1::BatchExistReply { results: results.collect(), apart: !self.joins_unknown }
     }
@@ -230,8 +242,13 @@ impl World {
                         checksum: object.checksum,
                         replicas: self.place((&grants, &mut own), &object.replicas, object.size),
                         doubtful: self.doubtful,
+                        being_written: false,
                     },
-                    None => v1::GetResult { code: Code::ObjectNotFound as i32, ..v1::GetResult::default() },
+                    None => v1::GetResult {
+                        code: Code::ObjectNotFound as i32,
+                        being_written: self.is_being_written(key),
+                        ..v1::GetResult::default()
+                    },
                 });
             }
             grants.extend(own);

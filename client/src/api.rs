@@ -4,7 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_transfer::{
     NoRdma, PeerReport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums,
-    TcpOptions, TcpTransport, Transport, Transports,
+    TcpOptions, TcpTransport, Transport, Transports, WriteBuffer,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
 use crate::objects::{
-    self, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, nonsense,
+    self, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, PutItem, nonsense,
 };
 use crate::options::{Builder, LONGEST};
 use crate::{
@@ -232,9 +232,8 @@ impl Client {
         options: &PutOptions,
     ) -> Result<Put, Error> {
         let key = key.as_ref();
-        let item = PutFrom { key, slices: &[value], group: &[] };
-        let mut results =
-            self.run("put", 1, self.core().puts(std::slice::from_ref(&item), options, Fill::Cache)).await;
+        let items = PutItem::of_values([(key, value)].into_iter());
+        let mut results = self.run("put", 1, self.core().puts(&items, options, Fill::Cache)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
 
@@ -247,12 +246,7 @@ impl Client {
         K: AsRef<[u8]> + Sync,
         V: AsRef<[u8]> + Sync,
     {
-        let slices: Vec<[&[u8]; 1]> = items.iter().map(|(_, value)| [value.as_ref()]).collect();
-        let items: Vec<PutFrom<'_>> = items
-            .iter()
-            .zip(&slices)
-            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
-            .collect();
+        let items = PutItem::of_values(items.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
         self.run("put", items.len(), self.core().puts(&items, options, Fill::Cache)).await
     }
 
@@ -264,7 +258,10 @@ impl Client {
         items: &[PutFrom<'_>],
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
-        self.run("put", items.len(), self.core().puts(items, options, Fill::Nothing)).await
+        let buffers = |slices: &[_]| slices.iter().copied().map(WriteBuffer::from).collect();
+        let items = items.iter().map(|item| (item.key, buffers(item.slices), item.group));
+        let items = PutItem::all(items);
+        self.run("put", items.len(), self.core().puts(&items, options, Fill::Nothing)).await
     }
 
     /// Puts an object whose bytes the caller gives away: the local cache keeps them and copies nothing. A value that is part
@@ -288,13 +285,8 @@ impl Client {
         items: &[(K, Bytes)],
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
-        let slices: Vec<[&[u8]; 1]> = items.iter().map(|(_, value)| [&value[..]]).collect();
         let values: Vec<Bytes> = items.iter().map(|(_, value)| value.clone()).collect();
-        let items: Vec<PutFrom<'_>> = items
-            .iter()
-            .zip(&slices)
-            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
-            .collect();
+        let items = PutItem::of_values(items.iter().map(|(key, value)| (key.as_ref(), &value[..])));
         self.run("put", items.len(), self.core().puts_given(&items, &values, options)).await
     }
 
@@ -366,6 +358,14 @@ impl Client {
                 (Bytes::copy_from_slice(key), Destination::whole_into(into))
             })
             .collect();
+        self.get_into(items).await
+    }
+
+    /// Reads objects or parts of them into the caller's memory.
+    pub(crate) async fn get_into(
+        &self,
+        items: Vec<(Bytes, Destination<'_>)>,
+    ) -> Vec<Result<Option<usize>, Error>> {
         let results = self.run("get", items.len(), self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }

@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use mc_discovery::{Leader, Listed, Said, read_event, read_hello};
 use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
@@ -18,15 +17,15 @@ use mc_types::{ByteSize, ClusterId, Code, NodeId};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
+use crate::Builder;
 use crate::Description;
 use crate::admin::Lookup;
 use crate::call::{Joined, failure_of};
 use crate::local::Local;
 use crate::masters::{Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{AvoidList, Follow, Pending, Refused, Round, Written};
+use crate::objects::{AvoidList, Follow, Pending, PutItem, Refused, Round, Written};
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
-use crate::{Builder, PutFrom};
 
 /// Cluster of the fake master.
 const CLUSTER: ClusterId = ClusterId(7);
@@ -90,11 +89,11 @@ pub fn describe(reply: &BatchDescribeReply) -> bool {
 
 /// Processes an answer to put starts; returns whether every started put has a usable place.
 pub fn put_start(reply: &BatchPutStartReply) -> bool {
-    let item = PutFrom { key: b"key", slices: &[b"value"], group: &[] };
+    let item = &PutItem::of_values([(&b"key"[..], &b"value"[..])].into_iter())[0];
     let granted = grants(CLUSTER, reply.grants.clone(), Instant::now());
     let refused = Refused { no_space: reply.no_space.clone(), largest_segment: reply.largest_segment };
     reply.results.iter().all(|result| {
-        let Ok(put) = Pending::new(0, Bytes::from_static(b"key"), &item) else { return false };
+        let Ok(put) = Pending::new(0, item) else { return false };
         if result.code != Code::Ok as i32 {
             black_box(Round::not_started(put, result.code, true, &refused));
             return true;

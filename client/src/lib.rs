@@ -31,6 +31,7 @@ mod options;
 mod owned;
 mod placement;
 mod ranges;
+mod raw;
 mod sessions;
 
 pub use admin::{
@@ -45,8 +46,8 @@ pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNet
 pub use mc_transfer::{
     AllocateError, Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
     ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer, PeerEndpoint, PeerReport,
-    PeerTransport, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal,
-    Segment, ShmAccess, TransferError, Transport, Transports, WriteOp,
+    PeerTransport, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory,
+    Seal, Segment, ShmAccess, TransferError, Transport, Transports, WriteBuffer, WriteOp,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,
@@ -62,4 +63,7 @@ pub use options::{
 };
 pub use owned::{GetIntoOwned, GotOwned};
 pub use ranges::{GetRangesInto, RangeInto};
+pub use raw::{
+    GetIntoRaw, GetRangesIntoRaw, PutFromRaw, RangeFromRaw, RangeIntoRaw, ReadIntoRaw, WriteFromRaw,
+};
 pub use sessions::{GetSession, PutSession, RangeFrom, ReadInto, WriteFrom};

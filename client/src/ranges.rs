@@ -34,7 +34,7 @@ pub struct RangeInto<'a> {
 impl RangeInto<'_> {
     /// Borrows the memory of ranges for one read.
     pub(crate) fn destination(ranges: &mut [Self]) -> Destination<'_> {
-        Destination::ranges_into(ranges.iter_mut().map(|range| (range.offset, &mut *range.into)))
+        Destination::ranges_into(ranges.iter_mut().map(|range| (range.offset, range.into.into())))
     }
 }
 
@@ -91,7 +91,6 @@ impl Client {
                 (Bytes::copy_from_slice(key), RangeInto::destination(ranges))
             })
             .collect();
-        let results = self.run("get", items.len(), self.core().gets(items)).await;
-        results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
+        self.get_into(items).await
     }
 }

@@ -1,5 +1,6 @@
 //! Memory of this process that stores take the bytes of writes from, and put those of reads into: stores of its host map it,
 //! and the devices of others reach it by RDMA.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
+use crate::WriteBuffer;
+use crate::checksum::RunningChecksum;
 use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit;
 use crate::rdma::{Exposed, Rdma};
@@ -134,7 +137,7 @@ impl Areas {
     }
 
     /// Finds the area that has these bytes, and their place in it.
-    pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Area>, u64)> {
+    pub(crate) fn find(&self, bytes: WriteBuffer<'_>) -> Option<(Arc<Area>, u64)> {
         let address = bytes.as_ptr() as usize;
         let listed = self.listed.read();
         let (base, area) = listed.range(..=address).next_back()?;
@@ -143,7 +146,7 @@ impl Areas {
     }
 
     /// Finds bytes of an area that devices of stores may read.
-    pub(crate) fn reach(&self, bytes: &[u8]) -> Option<Reached> {
+    pub(crate) fn reach(&self, bytes: WriteBuffer<'_>) -> Option<Reached> {
         let (area, at) = self.find(bytes).filter(|_| bytes.len() >= WORTH_IT)?;
         area.for_writes.is_some().then_some(Reached { area, at, hold: None })
     }
@@ -186,9 +189,14 @@ impl Area {
         self.mapping.len()
     }
 
-    /// Copies bytes in.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+    /// Copies bytes in, and adds the copy to a checksum.
+    ///
+    /// # Safety
+    /// Nobody else may write there until the call has returned.
+    pub(crate) unsafe fn write(&self, at: u64, bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
         self.mapping.write(at, bytes);
+        // SAFETY: inside of the mapping, where other processes only read, and the caller vouches for this one.
+        sum.update(unsafe { std::slice::from_raw_parts(self.mapping.at(at), bytes.len()) });
     }
 }
 
@@ -272,9 +280,9 @@ impl fmt::Debug for Areas {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::RawBytes;
 
     #[test]
     fn bytes_are_found_in_the_area_that_has_all_of_them() {
@@ -282,13 +290,13 @@ mod tests {
         let (one, two) = (areas.allocate_listed(10_000).unwrap(), areas.allocate_listed(10_000).unwrap());
         let bytes = |area: &ListedArea, at: usize, len| {
             // SAFETY: inside the mapping, or only an address that is not followed.
-            unsafe { std::slice::from_raw_parts(area.base().as_ptr().add(at), len) }
+            WriteBuffer::from(unsafe { RawBytes::new(area.base().add(at), len) })
         };
-        let found = |bytes: &[u8]| areas.find(bytes).map(|(area, at)| (area.number, at));
+        let found = |bytes: WriteBuffer<'_>| areas.find(bytes).map(|(area, at)| (area.number, at));
         assert_eq!(found(bytes(&one, 0, 10_000)), Some((0, 0)));
         assert_eq!(found(bytes(&two, 9_990, 10)), Some((1, 9_990)));
         assert_eq!(found(bytes(&two, 9_990, 11)), None, "beyond its end");
-        assert_eq!(found(&[1, 2, 3]), None);
+        assert_eq!(found((&[1, 2, 3]).into()), None);
         drop(one);
         assert_eq!(areas.listed.read().len(), 1);
     }

@@ -16,9 +16,11 @@ mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod iovecs;
 mod mapping;
 mod memory;
 mod memory_limit;
+mod raw_bytes;
 mod rdma;
 mod read_buffer;
 mod registration;
@@ -31,12 +33,14 @@ mod stamps;
 mod tcp;
 mod transport;
 mod wire;
+mod write_buffer;
 
 pub use authority::Authority;
 pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;
+pub use raw_bytes::RawBytes;
 pub use rdma::{
     DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, Rdma, RdmaDevices, RdmaOptions,
 };
@@ -48,3 +52,4 @@ pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeout
 pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
 pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};
+pub use write_buffer::WriteBuffer;

@@ -11,6 +11,8 @@ use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
+use crate::{ReadBuffer, WriteBuffer};
+
 /// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Smallest page of any supported processor, in bytes.
@@ -191,22 +193,23 @@ impl Mapping {
     ///
     /// # Panics
     /// When they would not be inside, or the mapping is to be read only.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: u64, bytes: WriteBuffer<'_>) {
         assert!(self.contains(at, bytes.len() as u64), "{} bytes to {at} of {}", bytes.len(), self.len);
         assert_eq!(self.protection, Protection::Write);
-        // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed: see `read`.
-        unsafe { libc::memcpy(self.at(at).cast(), bytes.as_ptr().cast(), bytes.len()) };
+        // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed: see `read_into`.
+        unsafe { bytes.copy_to(self.at(at)) };
     }
 
     /// Copies bytes out. Those that others write meanwhile come out torn.
     ///
     /// # Panics
     /// When they are not inside.
-    pub(crate) fn read(&self, from: u64, into: &mut [u8]) {
-        assert!(self.contains(from, into.len() as u64), "{} bytes at {from} of {}", into.len(), self.len);
+    pub(crate) fn read_into(&self, from: u64, into: &mut ReadBuffer<'_>) {
+        let len = into.len();
+        assert!(self.contains(from, len as u64), "{len} bytes at {from} of {}", self.len);
         // SAFETY: inside the mapping, and apart from `into`. The C library does the copy, so that no reference to the mapping
         // is formed.
-        unsafe { libc::memcpy(into.as_mut_ptr().cast(), self.at(from).cast(), into.len()) };
+        unsafe { libc::memcpy(into.as_mut_ptr().cast(), self.at(from).cast(), len) };
     }
 }
 
@@ -231,7 +234,7 @@ mod tests {
         // SAFETY: inside, and nobody else is here.
         unsafe { ours.at(69_999).write(9) };
         let mut bytes = [7; 2];
-        theirs.unwrap().read(69_998, &mut bytes);
+        theirs.unwrap().read_into(69_998, &mut (&mut bytes).into());
         assert_eq!(bytes, [0, 9]);
         assert!(Mapping::of_another(&file, 70_001).is_err(), "another size");
         let open = rustix::fs::memfd_create("open", MemfdFlags::ALLOW_SEALING).unwrap();

@@ -3,27 +3,29 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::LostMemory;
 use crate::areas::{Loan, Reached};
+use crate::checksum::{Checksum, RunningChecksum};
+use crate::{LostMemory, RawBytes};
 
-/// Memory that a read fills: borrowed bytes, or a part of [lent memory](crate::LentMemory).
+/// Memory that a read fills: borrowed bytes, [raw ones](RawBytes), or a part of [lent memory](crate::LentMemory).
 ///
-/// Bytes of lent memory are given out only while no device of a store may write there. A future that is dropped sees to that;
+/// Bytes of lent memory are filled only while no device of a store may write there. A future that is dropped sees to that;
 /// one that is leaked does not, nor does a device that can't be stopped.
 pub struct ReadBuffer<'a> {
     base: NonNull<u8>,
     len: usize,
-    /// `None` for borrowed bytes.
+    /// `None` for other bytes.
     loan: Option<&'a Arc<Loan>>,
     bytes: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: as `&mut [u8]`.
+// SAFETY: as `&mut [u8]`, or as `RawBytes`.
 unsafe impl Send for ReadBuffer<'_> {}
-// SAFETY: as `&mut [u8]`.
+// SAFETY: as above.
 unsafe impl Sync for ReadBuffer<'_> {}
 
 impl<'a> From<&'a mut [u8]> for ReadBuffer<'a> {
@@ -41,6 +43,12 @@ impl<'a, const N: usize> From<&'a mut [u8; N]> for ReadBuffer<'a> {
 impl<'a> From<&'a mut Vec<u8>> for ReadBuffer<'a> {
     fn from(bytes: &'a mut Vec<u8>) -> Self {
         bytes.as_mut_slice().into()
+    }
+}
+
+impl From<RawBytes> for ReadBuffer<'_> {
+    fn from(bytes: RawBytes) -> Self {
+        Self { base: bytes.base(), len: bytes.len(), loan: None, bytes: PhantomData }
     }
 }
 
@@ -87,12 +95,31 @@ impl<'a> ReadBuffer<'a> {
         (Self { len: at, ..self }, tail)
     }
 
-    /// Returns the bytes.
+    /// Fills all of it.
     ///
     /// # Errors
     /// [`LostMemory`] while a device may write there.
-    pub fn as_mut_slice(&mut self) -> Result<&mut [u8], LostMemory> {
-        if self.is_free() { Ok(self.slice_mut()) } else { Err(LostMemory { len: self.len }) }
+    ///
+    /// # Panics
+    /// When `bytes` has another length.
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), LostMemory> {
+        assert_eq!(bytes.len(), self.len, "other lengths");
+        if !self.is_free() {
+            return Err(LostMemory { len: self.len });
+        }
+        self.put(0, bytes);
+        Ok(())
+    }
+
+    /// Computes the checksum of the bytes that lie there.
+    ///
+    /// # Errors
+    /// [`LostMemory`] while a device may write there.
+    pub fn checksum(&self) -> Result<Checksum, LostMemory> {
+        if !self.is_free() {
+            return Err(LostMemory { len: self.len });
+        }
+        Ok(Checksum::of(self.step(0..self.len)))
     }
 
     /// Whether no device may write there. A transport asks once, before a read.
@@ -105,16 +132,53 @@ impl<'a> ReadBuffer<'a> {
         self.loan?.reach(self.base, self.len)
     }
 
-    /// The bytes, for a transport that has found them [free](Self::is_free), and reads them only after the store has answered.
-    pub(crate) fn slice(&self) -> &[u8] {
-        // SAFETY: valid and initialized by construction, and borrowed for the whole of this value's life.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    /// Copies bytes in, for a transport that has found the memory [free](Self::is_free).
+    ///
+    /// # Panics
+    /// When they would not be inside.
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
+        assert!(
+            at <= self.len && bytes.len() <= self.len - at,
+            "{} bytes to {at} of {}",
+            bytes.len(),
+            self.len
+        );
+        // SAFETY: inside of memory that is writable by construction. Bytes that the library received are never the caller's, but
+        // nothing depends on that.
+        unsafe { libc::memmove(self.base.add(at).as_ptr().cast(), bytes.as_ptr().cast(), bytes.len()) };
     }
 
-    /// [`Self::slice`], for writing.
-    pub(crate) fn slice_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes it the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    /// Adds bytes to a checksum, for a transport that has put all of them there.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub(crate) fn add_to(&self, bytes: Range<usize>, sum: &mut RunningChecksum) {
+        sum.update(self.step(bytes));
+    }
+
+    /// Bytes for one step that reads them and ends.
+    fn step(&self, bytes: Range<usize>) -> &[u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len, "{bytes:?} of {}", self.len);
+        // SAFETY: inside of memory that is readable and initialized by construction. Nobody else writes to borrowed or lent bytes;
+        // `RawBytes` says what comes of it if somebody does to raw ones.
+        unsafe { std::slice::from_raw_parts(self.base.add(bytes.start).as_ptr(), bytes.end - bytes.start) }
+    }
+
+    /// Address of the first byte, for a copy of at most all of it.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Cuts it into parts of `size` bytes, of which the last may be shorter.
+    pub(crate) fn chunks_mut(&mut self, size: usize) -> impl Iterator<Item = ReadBuffer<'_>> {
+        let mut rest = Some(self.reborrow());
+        std::iter::from_fn(move || {
+            let whole = rest.take().filter(|rest| !rest.is_empty())?;
+            let at = size.min(whole.len);
+            let (now, later) = whole.split_at(at);
+            rest = Some(later);
+            Some(now)
+        })
     }
 }
 
@@ -131,13 +195,14 @@ mod tests {
     #[test]
     fn parts_of_a_buffer_are_its_bytes() {
         let mut bytes = [1, 2, 3, 4, 5];
-        let mut whole = ReadBuffer::from(&mut bytes);
-        assert_eq!(whole.reborrow().slice(), [1, 2, 3, 4, 5]);
+        let whole = ReadBuffer::from(&mut bytes);
         let (mut head, tail) = whole.split_at(2);
-        head.as_mut_slice().unwrap().fill(9);
-        let (middle, mut end) = tail.split_at(3);
-        assert!(end.is_empty() && end.as_mut_slice().unwrap().is_empty());
-        assert_eq!((middle.len(), middle.slice()), (3, &[3, 4, 5][..]));
-        assert_eq!(bytes, [9, 9, 3, 4, 5]);
+        head.fill(&[9, 9]).unwrap();
+        let (mut middle, mut end) = tail.split_at(3);
+        assert!(end.is_empty() && end.fill(&[]).is_ok());
+        let lens: Vec<_> = middle.chunks_mut(2).map(|part| part.len()).collect();
+        assert_eq!((middle.len(), lens), (3, vec![2, 1]));
+        middle.chunks_mut(2).last().unwrap().put(0, &[7]);
+        assert_eq!(bytes, [9, 9, 3, 4, 7]);
     }
 }

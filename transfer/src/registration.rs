@@ -257,7 +257,7 @@ mod tests {
         let mut one = RegisteredMemory::in_area(&areas, 40_000).unwrap();
         let two = one.split_off(20_000);
         drop(one);
-        assert!(areas.find(two.as_slice()).is_some());
+        assert!(areas.find(two.as_slice().into()).is_some());
         let gone = areas.gone();
         let gone = gone.notified();
         drop(two);

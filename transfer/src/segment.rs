@@ -29,6 +29,7 @@ use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit::{self, Available};
 use crate::rdma::{NoRdma, Rdma, Registered};
 use crate::stamps::{Stamps, stamps_len};
+use crate::{LostMemory, ReadBuffer};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -219,12 +220,30 @@ impl Segment {
     /// # Errors
     /// When the range is not inside the segment.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.copy_out_into(offset, &mut into.into())
+    }
+
+    /// [`Self::copy_out`] into the memory of a read.
+    ///
+    /// # Errors
+    /// When the range is not inside the segment, or a device may write to the memory.
+    pub fn copy_out_into(&self, offset: u64, into: &mut ReadBuffer<'_>) -> io::Result<()> {
         self.check(offset, into.len() as u64)?;
-        let mut done = 0;
+        if !into.is_free() {
+            return Err(io::Error::other(LostMemory { len: into.len() }));
+        }
+        let (file, mut done) = (self.memfd.as_raw_fd(), 0);
         while done < into.len() {
-            match rustix::io::pread(&self.memfd, &mut into[done..], offset + done as u64)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
+            let from = (offset + done as u64).cast_signed();
+            // SAFETY: `done` is inside, and the kernel writes no more than the rest.
+            let n = unsafe {
+                let to = into.as_mut_ptr().add(done);
+                libc::pread(file, to.cast(), into.len() - done, from)
+            };
+            match usize::try_from(n) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(_) => return Err(io::Error::last_os_error()),
             }
         }
         Ok(())

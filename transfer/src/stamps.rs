@@ -173,7 +173,7 @@ mod tests {
                 begun.wait();
                 loop {
                     let granted = complete.load(Ordering::Acquire);
-                    bytes.read(0, &mut copied);
+                    bytes.read_into(0, &mut (&mut copied).into());
                     if newest(&looked_at, &range) <= granted {
                         let foreign =
                             copied.as_chunks().0.iter().find(|word| u64::from_ne_bytes(**word) != granted);

@@ -5,7 +5,7 @@ use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::report::PeerReport;
-use crate::{Checksum, LostMemory, ReadBuffer, RegisterError, RegisteredMemory};
+use crate::{Checksum, LostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
 /// A store's memory as the far end of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct WriteOp<'a> {
     /// First byte, relative to the start of the range.
     pub offset: u64,
     /// Buffers with the bytes, in order.
-    pub from: Vec<&'a [u8]>,
+    pub from: Vec<WriteBuffer<'a>>,
 }
 
 /// Whether a batch of writes is the last one to its ranges.
@@ -65,7 +65,7 @@ pub enum Seal {
 /// A call ends by its deadline, and long before it when the store is silent. It may have to wait for a free connection.
 /// That wait says nothing about the store, and only the deadline bounds it.
 ///
-/// The transport does not write to the caller's buffers after a call has returned or its future was dropped. A store of this
+/// The transport does not write to the caller's buffers, nor read them, after a call has returned or its future was dropped. A store of this
 /// host may still read those of a write that are in memory from [`allocate`](Transport::allocate), without consequence. A write that
 /// answers `Ok` is applied in the store's memory. One that failed or was dropped may still be applied, until its range is sealed or
 /// the grant is over: write no other bytes to that place under the same grant, and do not publish a range of which a write without a
@@ -105,7 +105,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Returns whether a store may still copy these bytes after a write of them was dropped: it reads them from the caller's
     /// memory, which the caller may change then.
-    fn copies_late(&self, bytes: &[u8]) -> bool {
+    fn copies_late(&self, bytes: WriteBuffer<'_>) -> bool {
         let _ = bytes;
         false
     }

@@ -58,7 +58,7 @@ async fn ten_thousand_transfers_of_1_mib_allocate_less_than_a_hundredth_of_their
     let before = ALLOCATED.load(Ordering::Relaxed);
     for i in 0..TRANSFERS / 2 {
         let range = (i % 8) as u32;
-        let ops = [WriteOp { range, offset: 0, from: vec![&from] }];
+        let ops = [WriteOp { range, offset: 0, from: vec![(&from).into()] }];
         let wrote = transport.write(&peer, &write_grant, &ops, Seal::No, soon()).await.remove(0).unwrap();
         let mut ops = [ReadOp { range, offset: 0, into: vec![(&mut into).into()] }];
         let got = transport.read(&peer, &read_grant, &mut ops, soon()).await.remove(0).unwrap();

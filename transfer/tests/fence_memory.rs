@@ -41,7 +41,7 @@ async fn write_batch(store: &Store, transport: &TcpTransport, place: impl Fn(u64
     // An odd factor visits every slot once.
     let ranges = (first..first + BATCH).map(|nth| range(place(nth) * 64, 8, 1 + nth)).collect();
     let (peer, granted) = (store.peer(), grant(Access::Write, ranges).seal(&KEY));
-    let op = |nth| WriteOp { range: nth, offset: 0, from: vec![&[7; 8]] };
+    let op = |nth| WriteOp { range: nth, offset: 0, from: vec![(&[7; 8]).into()] };
     let ops: Vec<WriteOp<'_>> = (0..BATCH as u32).map(op).collect();
     let answers = transport.write(&peer, &granted, &ops, Seal::No, soon()).await;
     assert!(answers.iter().all(Result::is_ok), "{:?}", answers[0]);

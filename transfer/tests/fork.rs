@@ -64,7 +64,7 @@ async fn a_child_keeps_no_memory_of_a_store_and_reads_that_of_the_caller() {
     let mut memory = transport.allocate(MIB).unwrap();
     memory.as_mut_slice().copy_from_slice(&pattern(MIB, 1));
     let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![memory.as_slice()] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![memory.as_slice().into()] }];
     transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
     read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
 

@@ -37,7 +37,7 @@ async fn write(
     (offset, bytes, index): (u64, &[u8], u64),
 ) -> Result<Checksum, TransferError> {
     let grant = host.grant(Access::Write, &[(offset, bytes.len(), index)]);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     transport.write(peer, &grant, &ops, Seal::Yes, soon()).await.remove(0)
 }
 
@@ -75,7 +75,7 @@ async fn a_write_seals_what_it_has_written() {
     assert!(host.bytes(0, MIB) == value);
     assert_eq!(shm_bytes_written(&host), MIB as u64);
     let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&other] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&other).into()] }];
     let why = refusal(transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0));
     assert!(why.contains("sealed"), "{why}");
 }
@@ -88,8 +88,8 @@ async fn several_operations_of_mixed_memory_are_one_request() {
     let shared = allocated(&transport, &two);
     let grant = host.grant(Access::Write, &[(0, one.len() + two.len(), 5), (4 * MIB as u64, three.len(), 5)]);
     let ops = [
-        WriteOp { range: 0, offset: 0, from: vec![&one, &[], shared.as_slice()] },
-        WriteOp { range: 1, offset: 0, from: vec![&three[..5], &three[5..]] },
+        WriteOp { range: 0, offset: 0, from: vec![(&one).into(), (&[]).into(), shared.as_slice().into()] },
+        WriteOp { range: 1, offset: 0, from: vec![(&three[..5]).into(), (&three[5..]).into()] },
     ];
     let answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
     let sums = [Checksum::of(&[one.as_slice(), &two].concat()), Checksum::of(&three)];
@@ -120,14 +120,14 @@ async fn ranges_are_written_one_by_one_and_sealed_at_the_end() {
     for (nth, cut) in cuts.windows(2).enumerate() {
         let (from, to) = (cut[0], cut[1]);
         let memory = if nth % 2 == 0 { shared.as_slice() } else { &value };
-        let ops = [WriteOp { range: 0, offset: from as u64, from: vec![&memory[from..to]] }];
+        let ops = [WriteOp { range: 0, offset: from as u64, from: vec![(&memory[from..to]).into()] }];
         let sum = transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0);
         assert_eq!(sum, Ok(Checksum::of(&value[from..to])));
     }
     assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (LEN as u64, LEN as u64));
     let seal = [WriteOp { range: 0, offset: 0, from: Vec::new() }];
     transport.write(&host.peer, &grant, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
-    let again = [WriteOp { range: 0, offset: 0, from: vec![&shared.as_slice()[MIB..2 * MIB]] }];
+    let again = [WriteOp { range: 0, offset: 0, from: vec![(&shared.as_slice()[MIB..2 * MIB]).into()] }];
     for with in [Seal::No, Seal::Yes] {
         let answer = transport.write(&host.peer, &grant, &again, with, soon()).await.remove(0);
         assert!(with == Seal::Yes && answer.is_ok() || refusal(answer).contains("sealed"));
@@ -241,7 +241,7 @@ async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
     one.hold_up_after(HELLO_LEN + 1);
     // The first request and the first byte of the next one.
     two.hold_up_after(HELLO_LEN + 16 + grant.len() as u64 + 36 + 1);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&value).into()] }];
     let write = transport.write(&peer, &grant, &ops, Seal::Yes, soon());
     let others = async {
         one.held().await;
@@ -270,7 +270,7 @@ async fn a_write_without_a_seal_fails_if_its_memory_may_be_copied_later() {
         let mut shared = allocated(&transport, &value);
         let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
         one.hold_up_after(HELLO_LEN + 1);
-        let from = vec![if is_allocated { shared.as_slice() } else { &value }];
+        let from = vec![if is_allocated { shared.as_slice() } else { &value[..] }.into()];
         let ops = [WriteOp { range: 0, offset: 0, from }];
         let answer = transport.write(&peer, &grant, &ops, Seal::No, soon()).await.remove(0);
         assert!(host.bytes(0, MIB) == value);
@@ -306,7 +306,7 @@ async fn the_same_write_twice_at_once_is_done_twice() {
             let (transport, value) = (transport.clone(), value.clone());
             let (peer, grant) = (host.peer.clone(), grant.clone());
             tokio::spawn(async move {
-                let ops = [WriteOp { range: 0, offset: 0, from: vec![value.as_slice()] }];
+                let ops = [WriteOp { range: 0, offset: 0, from: vec![value.as_slice().into()] }];
                 transport.write(&peer, &grant, &ops, Seal::Yes, soon()).await.remove(0)
             })
         });
@@ -353,8 +353,8 @@ async fn what_finds_no_bounce_buffer_goes_over_tcp_and_the_rest_is_not_written_a
     let holders = futures::future::join_all(all);
     let grant = host.grant(Access::Write, &[(0, MIB, 6), (MIB as u64, 20 * MIB, 6)]);
     let ops = [
-        WriteOp { range: 0, offset: 0, from: vec![one.as_slice()] },
-        WriteOp { range: 1, offset: 0, from: vec![&two] },
+        WriteOp { range: 0, offset: 0, from: vec![one.as_slice().into()] },
+        WriteOp { range: 1, offset: 0, from: vec![(&two).into()] },
     ];
     let answers = tokio::select! {
         biased;
@@ -364,7 +364,7 @@ async fn what_finds_no_bounce_buffer_goes_over_tcp_and_the_rest_is_not_written_a
     assert_eq!(answers, [Ok(Checksum::of(one.as_slice())), Ok(Checksum::of(&two))]);
     assert!(host.bytes(0, MIB) == one.as_slice() && host.bytes(MIB as u64, 20 * MIB) == two);
     assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (2 * MIB as u64, 2 * MIB as u64));
-    let ops = [1, 0].map(|range| WriteOp { range, offset: 0, from: vec![small.as_slice()] });
+    let ops = [1, 0].map(|range| WriteOp { range, offset: 0, from: vec![small.as_slice().into()] });
     for answer in transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await {
         assert!(refusal(answer).contains("sealed"));
     }

@@ -85,16 +85,19 @@ impl Embedded {
     pub(crate) async fn read(&self, spot: &Spot, into: Vec<ReadBuffer<'_>>) -> bool {
         let Some(segment) = self.segment(spot) else { return false };
         let (mut offset, mut checksum) = (spot.offset, Checksum::of(&[]));
-        for mut buffer in into {
-            let Ok(bytes) = buffer.as_mut_slice() else { return false };
-            for piece in bytes.chunks_mut(PIECE) {
+        for mut rest in into {
+            while !rest.is_empty() {
+                let at = rest.len().min(PIECE);
+                let (mut piece, later) = rest.split_at(at);
                 tokio::task::yield_now().await;
-                if segment.copy_out(offset, piece).is_err() {
+                if segment.copy_out_into(offset, &mut piece).is_err() {
                     return false;
                 }
-                // No overflow: `copy_out` has checked that the piece lies within the segment.
-                offset += piece.len() as u64;
-                checksum = checksum.followed_by(Checksum::of(piece), piece.len() as u64);
+                let Ok(sum) = piece.checksum() else { return false };
+                // No overflow: `copy_out_into` has checked that the piece lies within the segment.
+                offset += at as u64;
+                checksum = checksum.followed_by(sum, at as u64);
+                rest = later;
             }
         }
         checksum == spot.checksum

@@ -77,9 +77,9 @@ impl<'a> Destination<'a> {
     }
 
     /// Ranges of the object, each given by its offset and the caller's buffer for it.
-    pub(crate) fn ranges_into(ranges: impl Iterator<Item = (u64, &'a mut [u8])>) -> Self {
-        let range = |(offset, buffer): (u64, &'a mut [u8])| {
-            (ByteRange { offset, len: buffer.len() as u64 }, buffer.into())
+    pub(crate) fn ranges_into(ranges: impl Iterator<Item = (u64, ReadBuffer<'a>)>) -> Self {
+        let range = |(offset, buffer): (u64, ReadBuffer<'a>)| {
+            (ByteRange { offset, len: buffer.len() as u64 }, buffer)
         };
         let (ranges, buffers) = ranges.map(range).unzip();
         Self { wanted: Wanted::Ranges(ranges), memory: Memory::Caller(buffers) }
@@ -187,8 +187,7 @@ impl<'a> Destination<'a> {
             let mut rest = &value[usize_of(read.offset)..];
             for mut buffer in read.into {
                 let (now, later) = rest.split_at(buffer.len());
-                let into = buffer.as_mut_slice().map_err(|lost| refused(lost.to_string()))?;
-                into.copy_from_slice(now);
+                buffer.fill(now).map_err(|lost| refused(lost.to_string()))?;
                 rest = later;
             }
         }
@@ -277,7 +276,7 @@ mod tests {
             for mut buffer in read.into {
                 let from = usize::try_from(read.offset).unwrap();
                 let there = &b"abcdefghi"[from..from + buffer.len()];
-                buffer.as_mut_slice().unwrap().copy_from_slice(there);
+                buffer.fill(there).unwrap();
             }
         }
         let Got::Parts(parts) = ranges.filled() else { panic!("they are parts") };

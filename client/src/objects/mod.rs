@@ -29,6 +29,7 @@ pub(crate) use destination::{Destination, Got};
 pub(crate) use keys::Lease;
 pub(crate) use publish::publish;
 pub(crate) use put::Fill;
+pub(crate) use round::PutItem;
 #[cfg(feature = "testing")]
 pub(crate) use round::{Pending, Refused, Round, Written};
 pub(crate) use session::{OpenPut, Opened, RangeWrite};

@@ -7,8 +7,8 @@ use mc_discovery::Backoff;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::round::PutItem;
 use super::{Core, Fill};
-use crate::PutFrom;
 use crate::local::Unpublished;
 use crate::masters::Link;
 
@@ -47,12 +47,7 @@ impl Core {
         let (cache, counters) = (&self.local.cache, &*self.counters);
         let taken = unpublished.take(cache, counters);
         let Some(options) = taken.first().map(|(put, _)| Arc::clone(&put.options)) else { return true };
-        let slices: Vec<[&[u8]; 1]> = taken.iter().map(|(_, value)| [&value[..]]).collect();
-        let items: Vec<PutFrom<'_>> = taken
-            .iter()
-            .zip(&slices)
-            .map(|((put, _), slices)| PutFrom { key: &put.key, slices, group: &[] })
-            .collect();
+        let items = PutItem::of_values(taken.iter().map(|(put, value)| (&put.key[..], &value[..])));
         let results = self.put_all(&items, &[], &options, Fill::Publish).await;
         let failures: Vec<String> =
             results.iter().filter_map(|result| result.as_ref().err()).map(ToString::to_string).collect();

@@ -10,18 +10,18 @@ use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
     BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, PutEndItem, PutStartItem, Replica,
 };
-use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
+use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use super::core::{Core, item_error, nonsense};
-use super::round::{Pending, Refused, Round, Writes, Written};
+use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat, Unended, id_bytes};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
-use crate::{Error, Near, PinAction, Put, PutFrom, PutMode, PutOptions, Replication};
+use crate::{Error, Near, PinAction, Put, PutMode, PutOptions, Replication};
 
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,12 @@ pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Insta
 
 /// Returns the value for the cache.
 fn value(put: &Pending<'_>, call: Call<'_>) -> Bytes {
-    call.given.get(put.at).cloned().unwrap_or_else(|| put.slices.concat().into())
+    let copied = || {
+        let mut value = Vec::with_capacity(usize::try_from(put.size).unwrap_or(0));
+        put.from.iter().for_each(|buffer| buffer.append_to(&mut value));
+        value.into()
+    };
+    call.given.get(put.at).cloned().unwrap_or_else(copied)
 }
 
 /// Checks options before a master is asked.
@@ -94,24 +99,24 @@ pub(super) fn check_options(options: &PutOptions) -> Result<(), Error> {
 impl Core {
     pub(crate) async fn puts(
         &self,
-        items: &[PutFrom<'_>],
+        items: &[PutItem<'_>],
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
         let results = self.put_all(items, &[], options, fill).await;
-        self.note_results(options.mode, items.iter().map(|item| item.key).zip(&results));
+        self.note_results(options.mode, items.iter().map(|item| &item.key[..]).zip(&results));
         results
     }
 
     /// [`Self::puts`] of values that the cache may keep.
     pub(crate) async fn puts_given(
         &self,
-        items: &[PutFrom<'_>],
+        items: &[PutItem<'_>],
         given: &[Bytes],
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
         let results = self.put_all(items, given, options, Fill::Cache).await;
-        self.note_results(options.mode, items.iter().map(|item| item.key).zip(&results));
+        self.note_results(options.mode, items.iter().map(|item| &item.key[..]).zip(&results));
         results
     }
 
@@ -137,7 +142,7 @@ impl Core {
     /// [`Self::puts`] without counting the results.
     pub(crate) async fn put_all(
         &self,
-        items: &[PutFrom<'_>],
+        items: &[PutItem<'_>],
         given: &[Bytes],
         options: &PutOptions,
         fill: Fill,
@@ -147,15 +152,12 @@ impl Core {
         }
         let call = Call { options, fill, given, deadline: Instant::now() + options.deadline.min(LONGEST) };
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
-        let sent = representatives(items.iter().map(|item| item.key), keep);
+        let sent = representatives(items.iter().map(|item| &item.key[..]), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
-        // All keys share one allocation.
-        let mut keys = Bytes::from(items.iter().map(|item| item.key).collect::<Vec<_>>().concat());
         let mut pending = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
-            let key = keys.split_to(item.key.len());
             if sent[at] == at {
-                match Pending::new(at, key, item) {
+                match Pending::new(at, item) {
                     Ok(put) => pending.push(put),
                     Err(error) => results[at] = Some(Err(error)),
                 }
@@ -250,9 +252,9 @@ impl Core {
             },
             all_replicas: options.replication == Replication::Strict,
             data_type: options.data_type.into(),
-            group: match put.group {
-                [] => Bytes::copy_from_slice(&options.group),
-                group => Bytes::copy_from_slice(group),
+            group: match &put.group {
+                group if group.is_empty() => Bytes::copy_from_slice(&options.group),
+                group => group.clone(),
             },
         }
     }
@@ -366,8 +368,8 @@ impl Core {
         for (grant, targets) in writes {
             let Some(Some(to)) = granted.get(*grant) else { continue };
             let op = |(put, _, place): &(usize, u32, Place)| {
-                let slices: &'a [&'a [u8]] = started[*put].pending.slices;
-                WriteOp { range: place.range, offset: 0, from: slices.to_vec() }
+                let from: &'a [WriteBuffer<'a>] = started[*put].pending.from;
+                WriteOp { range: place.range, offset: 0, from: from.to_vec() }
             };
             let ops = targets.iter().map(op).collect();
             let alone = targets.iter().all(|(put, ..)| started[*put].untried == 1);

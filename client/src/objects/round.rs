@@ -4,13 +4,24 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use mc_transfer::WriteBuffer;
 use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, StoreId};
 use tokio::time::Instant;
 
 use super::core::{check_key, item_error, item_error_with};
 use crate::local::Spot;
 use crate::placement::Place;
-use crate::{Error, Put, PutFrom};
+use crate::{Error, Put};
+
+/// An object to put.
+#[derive(Clone, Debug)]
+pub(crate) struct PutItem<'a> {
+    pub(crate) key: Bytes,
+    /// Its bytes, in order.
+    pub(crate) from: Vec<WriteBuffer<'a>>,
+    /// Name of the group that it joins; empty for that of the options.
+    pub(crate) group: Bytes,
+}
 
 /// A put that has no result yet.
 #[derive(Clone, Debug)]
@@ -18,9 +29,9 @@ pub(crate) struct Pending<'a> {
     /// Index in the batch.
     pub(crate) at: usize,
     pub(crate) key: Bytes,
-    pub(crate) slices: &'a [&'a [u8]],
+    pub(crate) from: &'a [WriteBuffer<'a>],
     /// Name of the group that it joins, if its item names one.
-    pub(crate) group: &'a [u8],
+    pub(crate) group: Bytes,
     pub(crate) size: u64,
     pub(crate) put: PutId,
     /// Stores that failed this put.
@@ -37,9 +48,28 @@ pub(crate) struct Pending<'a> {
     pub(crate) spot: Option<Spot>,
 }
 
+impl<'a> PutItem<'a> {
+    /// Creates items of keys and buffers. All keys share one allocation.
+    pub(crate) fn all<'k>(
+        items: impl Iterator<Item = (&'k [u8], Vec<WriteBuffer<'a>>, &'k [u8])> + Clone,
+    ) -> Vec<Self> {
+        let mut keys = Bytes::from(items.clone().map(|(key, ..)| key).collect::<Vec<_>>().concat());
+        let item = |(key, from, group): (&[u8], _, _)| {
+            let key = keys.split_to(key.len());
+            Self { key, from, group: Bytes::copy_from_slice(group) }
+        };
+        items.map(item).collect()
+    }
+
+    /// [`Self::all`] of keys and values, in the group of the options.
+    pub(crate) fn of_values<'k: 'a>(items: impl Iterator<Item = (&'k [u8], &'a [u8])> + Clone) -> Vec<Self> {
+        Self::all(items.map(|(key, value)| (key, vec![value.into()], &[][..])))
+    }
+}
+
 impl<'a> Pending<'a> {
-    /// Creates a put that has not been started; `key` is the item's key.
-    pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
+    /// Creates a put that has not been started.
+    pub(crate) fn new(at: usize, item: &'a PutItem<'_>) -> Result<Self, Error> {
         if item.group.len() > MAX_GROUP_LEN {
             let why = format!(
                 "a group's name of {} bytes: at most {MAX_GROUP_LEN} bytes are allowed",
@@ -47,8 +77,9 @@ impl<'a> Pending<'a> {
             );
             return Err(Error::definite("put", Code::InvalidParams, "this client", why));
         }
-        let size = item.slices.iter().map(|slice| slice.len() as u64).sum();
-        Ok(Self { slices: item.slices, group: item.group, ..Self::sized(at, key, size)? })
+        let size = item.from.iter().map(|buffer| buffer.len() as u64).sum();
+        let (key, group) = (item.key.clone(), item.group.clone());
+        Ok(Self { from: &item.from, group, ..Self::sized(at, key, size)? })
     }
 
     /// Creates a put of an object of `size` bytes that are not at hand yet.
@@ -61,8 +92,8 @@ impl<'a> Pending<'a> {
         Ok(Self {
             at,
             key,
-            slices: &[],
-            group: &[],
+            from: &[],
+            group: Bytes::new(),
             size,
             put: PutId::random(),
             avoid: Vec::new(),

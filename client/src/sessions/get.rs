@@ -106,10 +106,16 @@ impl Client {
     /// Reads ranges in many sessions of this client, without a copy on the way and without a call to the leader.
     /// There is one result for each item, in order, as of [`GetSession::read_into`].
     pub async fn batch_read_into(&self, items: &mut [ReadInto<'_>]) -> Vec<Result<usize, Error>> {
-        let reads: Vec<_> = items
-            .iter_mut()
-            .map(|ReadInto { session, ranges }| (&*session.opened.pinned, RangeInto::destination(ranges)))
-            .collect();
+        let items = items.iter_mut();
+        self.read_into(items.map(|ReadInto { session, ranges }| (*session, RangeInto::destination(ranges))))
+            .await
+    }
+
+    pub(crate) async fn read_into<'a>(
+        &self,
+        items: impl Iterator<Item = (&'a GetSession, Destination<'a>)>,
+    ) -> Vec<Result<usize, Error>> {
+        let reads: Vec<_> = items.map(|(session, into)| (&*session.opened.pinned, into)).collect();
         let results = self.run("get session read", reads.len(), self.core().read_pinned(reads)).await;
         results.into_iter().map(|result| result.map(|got| got.len())).collect()
     }

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use mc_transfer::WriteBuffer;
 use mc_types::PutId;
 
 use crate::objects::{OpenPut, RangeWrite, nonsense};
@@ -135,14 +136,20 @@ impl Client {
     /// An item with a range that [`PutSession::write`] would refuse writes nothing. If an item fails with
     /// `TRANSFER_FAIL`, some of its ranges may be written.
     pub async fn batch_write_from(&self, items: &[WriteFrom<'_>]) -> Vec<Result<usize, Error>> {
-        let writes: Vec<_> = items
-            .iter()
-            .map(|WriteFrom { session, ranges }| RangeWrite {
-                put: &session.put,
-                ranges: ranges.iter().map(|range| (range.offset, range.from)).collect(),
-            })
-            .collect();
-        self.run("put session write", items.len(), self.core().write_ranges(&writes)).await
+        let items = items.iter().map(|item| {
+            let ranges = item.ranges.iter().map(|range| (range.offset, range.from.into()));
+            (item.session, ranges.collect())
+        });
+        self.write_from(items).await
+    }
+
+    pub(crate) async fn write_from<'a>(
+        &self,
+        items: impl Iterator<Item = (&'a PutSession, Vec<(u64, WriteBuffer<'a>)>)>,
+    ) -> Vec<Result<usize, Error>> {
+        let writes: Vec<_> =
+            items.map(|(session, ranges)| RangeWrite { put: &session.put, ranges }).collect();
+        self.run("put session write", writes.len(), self.core().write_ranges(&writes)).await
     }
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.

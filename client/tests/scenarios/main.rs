@@ -15,6 +15,7 @@ mod outcomes;
 mod put_sessions;
 mod puts;
 mod ranges;
+mod raw;
 mod runtimes;
 mod spans;
 mod support;

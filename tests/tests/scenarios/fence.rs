@@ -88,7 +88,7 @@ impl ByHand {
 
 impl Started {
     async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
-        let ops = [WriteOp { range: self.place.range, offset: 0, from: vec![bytes] }];
+        let ops = [WriteOp { range: self.place.range, offset: 0, from: vec![bytes.into()] }];
         let deadline = Instant::now() + Duration::from_secs(10);
         TcpTransport::default().write(&self.peer, &self.grant, &ops, seal, deadline).await.remove(0)
     }

@@ -29,6 +29,7 @@ mod overload;
 mod power;
 mod quotas;
 mod races;
+mod raw_memory;
 mod removals;
 mod rescue;
 mod restarts;

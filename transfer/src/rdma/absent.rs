@@ -9,10 +9,12 @@ use mc_types::Access;
 
 use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices, RdmaOptions};
 use crate::areas::Reached;
+use crate::checksum::RunningChecksum;
 use crate::fence::CutOff;
 use crate::mapping::Mapping;
 use crate::segment::Segment;
 use crate::wire::End;
+use crate::{ReadBuffer, WriteBuffer};
 
 /// The RDMA devices that this process uses, open. This build has no RDMA, so there are none.
 #[derive(Debug)]
@@ -167,11 +169,11 @@ impl Buffers {
         match self.0 {}
     }
 
-    pub(crate) fn put(&mut self, _: u64, _: &[u8]) {
+    pub(crate) fn put(&mut self, _: u64, _: WriteBuffer<'_>, _: &mut RunningChecksum) {
         match self.0 {}
     }
 
-    pub(crate) fn get(&self, _: u64, _: &mut [u8]) {
+    pub(crate) fn get(&self, _: u64, _: &mut ReadBuffer<'_>) {
         match self.0 {}
     }
 

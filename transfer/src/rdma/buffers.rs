@@ -13,8 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{ClientEnd, Exposed, NoRdma, Rdma};
 use crate::areas::Reached;
+use crate::checksum::RunningChecksum;
 use crate::elsewhere::drop_elsewhere;
 use crate::mapping::{Mapping, Protection, memory_file};
+use crate::{ReadBuffer, WriteBuffer};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
 const BLOCK: u64 = 256 << 10;
@@ -234,25 +236,29 @@ impl Buffers {
         })
     }
 
-    /// Copies bytes in at `at`.
-    pub(crate) fn put(&mut self, mut at: u64, mut bytes: &[u8]) {
+    /// Copies bytes in at `at`, and adds the copy to a checksum.
+    pub(crate) fn put(&mut self, mut at: u64, mut bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
         while !bytes.is_empty() {
             let (there, len) = self.place(at, bytes.len());
             let (now, later) = bytes.split_at(len);
             // SAFETY: `len` bytes of a block that is ours. The store's card reads them only once it was asked to.
-            unsafe { there.copy_from_nonoverlapping(now.as_ptr(), len) };
+            unsafe {
+                now.copy_to(there);
+                sum.update(std::slice::from_raw_parts(there, len));
+            }
             (at, bytes) = (at + len as u64, later);
         }
     }
 
     /// Copies bytes out from `at` on.
-    pub(crate) fn get(&self, mut at: u64, mut into: &mut [u8]) {
-        while !into.is_empty() {
-            let (there, len) = self.place(at, into.len());
-            let (now, later) = std::mem::take(&mut into).split_at_mut(len);
+    pub(crate) fn get(&self, mut at: u64, into: &mut ReadBuffer<'_>) {
+        let mut left = into.reborrow();
+        while !left.is_empty() {
+            let (there, len) = self.place(at, left.len());
+            let (mut now, later) = left.split_at(len);
             // SAFETY: `len` bytes of a block that is ours. The store's card has written them and told so.
-            unsafe { there.copy_to_nonoverlapping(now.as_mut_ptr(), len) };
-            (at, into) = (at + len as u64, later);
+            unsafe { libc::memcpy(now.as_mut_ptr().cast(), there.cast(), len) };
+            (at, left) = (at + len as u64, later);
         }
     }
 

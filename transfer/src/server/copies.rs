@@ -178,7 +178,7 @@ mod tests {
     /// An area full of one byte, and a segment of zeros.
     fn memory() -> (Arc<Segment>, Arc<Mapping>) {
         let area = Mapping::new(memory_file("test", LEN).unwrap(), LEN, Protection::Write).unwrap();
-        area.write(0, &vec![7; LEN as usize]);
+        area.write(0, (&vec![7; LEN as usize]).into());
         (Segment::allocate(1, 2 * LEN, &mut |_| {}).unwrap(), Arc::new(area))
     }
 

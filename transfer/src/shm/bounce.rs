@@ -1,11 +1,14 @@
 //! Bounce buffers: areas through which the bytes of other memory are copied.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::WriteBuffer;
 use crate::areas::{Area, Areas};
+use crate::checksum::RunningChecksum;
 
 /// Bytes of a bounce buffer, and so the most that one request of a call carries.
 pub(super) const BOUNCE: usize = 4 << 20;
@@ -50,9 +53,10 @@ impl BounceBuffer<'_> {
         &self.area
     }
 
-    /// Copies bytes in.
-    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
-        self.area.write(at, bytes);
+    /// Copies bytes in, and adds the copy to a checksum.
+    pub(super) fn write(&mut self, at: u64, bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
+        // SAFETY: the request that has the buffer is the only one to write there.
+        unsafe { self.area.write(at, bytes, sum) };
     }
 
     /// Gives it back, when every store has answered all requests that name it.

@@ -63,7 +63,7 @@ use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use crate::{RegisterError, RegisteredMemory};
+use crate::{RegisterError, RegisteredMemory, WriteBuffer};
 
 /// The name of this transport.
 const SHM: &str = "shm";
@@ -198,9 +198,10 @@ impl ShmTransport {
         let (mut copied, mut since_turn) = (Vec::with_capacity(found.len()), 0);
         for Found { segment, bytes, index, op } in found {
             let (mut checksum, mut from) = (sums.of_reads(), bytes.start);
-            for part in op.into.iter_mut().flat_map(|buffer| buffer.slice_mut().chunks_mut(CACHED)) {
-                segment.bytes.read(from, part);
-                checksum.update(part);
+            for mut part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
+                segment.bytes.read_into(from, &mut part);
+                // Before anything else fills the same memory.
+                part.add_to(0..part.len(), &mut checksum);
                 from += part.len() as u64;
                 since_turn += part.len();
                 if since_turn >= TURN {
@@ -313,7 +314,7 @@ impl Transport for ShmTransport {
         RegisteredMemory::in_area(&self.areas, len)
     }
 
-    fn copies_late(&self, bytes: &[u8]) -> bool {
+    fn copies_late(&self, bytes: WriteBuffer<'_>) -> bool {
         self.tcp.copies_late(bytes)
     }
 

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use super::bounce::{BOUNCE, BounceBuffer};
 use super::session::Session;
 use super::{CACHED, ShmTransport, TURN, WORTH_IT};
+use crate::WriteBuffer;
 use crate::areas::Area;
-use crate::checksum::{Checksum, Sums};
+use crate::checksum::{Checksum, RunningChecksum, Sums};
 use crate::tcp::{FromAreas, InArea, Piece};
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 use crate::wire::MAX_OPS;
@@ -24,7 +25,7 @@ struct Part<'a> {
     op: usize,
     range: u32,
     offset: u64,
-    bytes: &'a [u8],
+    bytes: WriteBuffer<'a>,
     /// Their place, and the area, which is kept until the answer; `None` if they are in no area of the store's.
     place: Option<(InArea, Arc<Area>)>,
 }
@@ -176,8 +177,8 @@ impl ShmTransport {
             let (place, sum) = match (&part.place, &mut bounce) {
                 (None, Some((bounce, area))) => {
                     let place = InArea { area: *area, at };
-                    let copy = |piece: &[u8]| {
-                        bounce.write(at, piece);
+                    let copy = |piece: WriteBuffer<'_>, sum: &mut RunningChecksum| {
+                        bounce.write(at, piece, sum);
                         at += piece.len() as u64;
                     };
                     (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
@@ -196,7 +197,7 @@ impl ShmTransport {
             for (sum, part) in sums.into_iter().zip(parts) {
                 all.push(match sum {
                     Some(sum) => sum,
-                    None => pass(part.bytes, self.tcp.sums(), |_| {}).await,
+                    None => pass(part.bytes, self.tcp.sums(), |piece, sum| piece.add_to(sum)).await,
                 });
             }
             all
@@ -216,7 +217,7 @@ impl ShmTransport {
         for (nth, op) in ops.iter().enumerate() {
             let mut offset = op.offset;
             for buffer in op.from.iter().filter(|buffer| !buffer.is_empty()) {
-                let area = match self.areas.find(buffer) {
+                let area = match self.areas.find(*buffer) {
                     Some((area, at)) => {
                         session.number_of(&area, until).await.map(|number| (number, at, area))
                     }
@@ -262,12 +263,15 @@ fn seal_of(parts: &[Part<'_>], round: &Range<usize>) -> Seal {
     if is_cut(round.start) || is_cut(round.end) { Seal::No } else { Seal::Yes }
 }
 
-/// Passes over bytes once: gives each piece to `each` and adds it to the checksum while it is in the cache.
-async fn pass(bytes: &[u8], sums: Sums, mut each: impl FnMut(&[u8])) -> Checksum {
+/// Passes over bytes once: `each` adds each piece to the checksum, while it is in the cache.
+async fn pass(
+    bytes: WriteBuffer<'_>,
+    sums: Sums,
+    mut each: impl FnMut(WriteBuffer<'_>, &mut RunningChecksum),
+) -> Checksum {
     let (mut checksum, mut since_turn) = (sums.of_writes(), 0);
     for piece in bytes.chunks(CACHED) {
-        each(piece);
-        checksum.update(piece);
+        each(piece, &mut checksum);
         since_turn += piece.len();
         if since_turn >= TURN {
             since_turn = 0;
@@ -283,9 +287,14 @@ mod tests {
 
     fn cut(lens: &[usize]) -> Vec<(Range<usize>, Seal)> {
         let bytes = vec![0; BOUNCE];
+        let bytes = WriteBuffer::from(&bytes);
         let part = |(op, len): (usize, usize)| {
             let part = move |bytes| Part { op, range: 0, offset: 0, bytes, place: None };
-            vec![0; len].chunks(BOUNCE).map(<[u8]>::len).map(|len| part(&bytes[..len])).collect::<Vec<_>>()
+            vec![0; len]
+                .chunks(BOUNCE)
+                .map(<[u8]>::len)
+                .map(|len| part(bytes.split_at(len).0))
+                .collect::<Vec<_>>()
         };
         let parts: Vec<_> = lens.iter().copied().enumerate().flat_map(part).collect();
         rounds(&parts).into_iter().map(|round| (round.clone(), seal_of(&parts, &round))).collect()

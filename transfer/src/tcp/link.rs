@@ -1,30 +1,30 @@
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
-use smallvec::SmallVec;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::plan::{InArea, Piece};
 use super::progress::{Moved, Progress, Watch, within};
 use super::rdma::Paired;
-use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
+use crate::iovecs::{IoVecs, MAX_PARTS};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
     self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Request, SHARING_SINCE, VERDICT_LEN,
     VerdictHeader, WireError,
 };
+use crate::{ReadBuffer, WriteBuffer};
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
 /// Size in bytes of the read-ahead buffer. At most this much of a value is copied twice.
 const AHEAD: usize = 4 << 10;
-/// Maximum number of buffers in one system call.
-const MAX_BUFFERS: usize = 64;
 /// Bytes after which a transfer that never has to wait yields to the caller's other futures and its deadline.
 const TURN: usize = 4 << 20;
 
@@ -130,6 +130,15 @@ impl Input {
         self.start += n;
         n
     }
+
+    /// [`Self::take`] into a buffer, from its byte `at` on.
+    fn take_into(&mut self, buffer: &mut ReadBuffer<'_>, at: usize) -> usize {
+        let there = &self.bytes[self.start..self.end];
+        let n = there.len().min(buffer.len() - at);
+        buffer.put(at, &there[..n]);
+        self.start += n;
+        n
+    }
 }
 
 impl Link {
@@ -185,7 +194,7 @@ impl Link {
 
     async fn shake_hands(&mut self) -> Result<Result<(), Refused>, Broken> {
         let hello = self.hello.encode();
-        self.sender.send(&mut [IoSlice::new(&hello)]).await?;
+        self.sender.send(&hello).await?;
         let mut reply = [0; HELLO_REPLY_LEN];
         self.receiver.read_exact(&mut reply).await?;
         let reply = HelloReply::decode(&reply)?;
@@ -248,7 +257,7 @@ impl Link {
     pub(super) async fn check(
         &mut self,
         grant: &[u8],
-        pieces: &[Piece<&[u8]>],
+        pieces: &[Piece<WriteBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         if self.version < KINDS_SINCE {
@@ -271,7 +280,7 @@ impl Link {
     pub(super) async fn write(
         &mut self,
         grant: &[u8],
-        pieces: &[Piece<&[u8]>],
+        pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
@@ -353,7 +362,7 @@ impl Link {
     /// Sends the encoded request.
     pub(super) async fn send_out(&mut self) -> Result<(), Broken> {
         let out = std::mem::take(&mut self.out);
-        let sent = self.sender.send(&mut [IoSlice::new(&out)]).await;
+        let sent = self.sender.send(&out).await;
         self.out = out;
         sent
     }
@@ -378,39 +387,51 @@ impl Link {
     async fn send_payload(
         &mut self,
         request: &[u8],
-        pieces: &[Piece<&[u8]>],
+        pieces: &[Piece<WriteBuffer<'_>>],
     ) -> Result<Vec<Checksum>, Broken> {
         let mut checksums = Vec::with_capacity(pieces.len());
-        let mut batch: SmallVec<[IoSlice<'_>; MAX_BUFFERS]> = SmallVec::new();
-        batch.push(IoSlice::new(request));
+        let mut batch = IoVecs::default();
+        batch.push(request.into());
         let mut batched = 0;
         for piece in pieces {
             let mut checksum = self.sums.of_writes();
             for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
-                checksum.update(part);
-                batch.push(IoSlice::new(part));
+                part.add_to(&mut checksum);
+                batch.push(part);
                 batched += part.len();
-                if batched >= CACHED || batch.len() == MAX_BUFFERS {
-                    self.sender.send(&mut batch).await?;
+                if batched >= CACHED || batch.len() == MAX_PARTS {
+                    self.sender.send_parts(&mut batch).await?;
                     batch.clear();
                     batched = 0;
                 }
             }
             checksums.push(checksum.finish());
         }
-        self.sender.send(&mut batch).await?;
+        self.sender.send_parts(&mut batch).await?;
         Ok(checksums)
     }
 }
 
 impl Sender {
-    pub(super) async fn send(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Broken> {
-        while !parts.is_empty() {
-            match self.stream.try_write_vectored(parts) {
+    /// Sends bytes of our own.
+    pub(super) async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            match self.stream.try_write(bytes) {
                 Ok(n) => {
-                    IoSlice::advance_slices(&mut parts, n);
+                    bytes = &bytes[n..];
                     self.moved(n).await;
                 }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_parts(&mut self, parts: &mut IoVecs<'_>) -> Result<(), Broken> {
+        while !parts.are_sent() {
+            match self.stream.try_io(Interest::WRITABLE, || parts.send(self.stream.as_fd())) {
+                Ok(n) => self.moved(n).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
                 Err(error) => return Err(error.into()),
             }
@@ -441,18 +462,17 @@ impl Receiver {
 
     /// Receives once into `buffers`, of which the first is filled up to `at`.
     fn receive_into(&self, buffers: &mut [ReadBuffer<'_>], at: usize) -> io::Result<usize> {
-        let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
-        let mut room = CACHED;
-        for (i, part) in buffers.iter_mut().take(MAX_BUFFERS).enumerate() {
-            let part = &mut part.slice_mut()[if i == 0 { at } else { 0 }..];
+        let (mut batch, mut room) = (IoVecs::default(), CACHED);
+        for (i, part) in buffers.iter_mut().take(MAX_PARTS).enumerate() {
+            let (_, part) = part.reborrow().split_at(if i == 0 { at } else { 0 });
             let len = part.len().min(room);
-            batch.push(IoSliceMut::new(&mut part[..len]));
+            batch.push_room(part.split_at(len).0);
             room -= len;
             if room == 0 {
                 break;
             }
         }
-        self.stream.try_read_vectored(&mut batch)
+        self.stream.try_io(Interest::READABLE, || batch.receive(self.stream.as_fd()))
     }
 
     /// Receives the bytes of one piece into the caller's buffers.
@@ -462,25 +482,26 @@ impl Receiver {
         let (mut buffer, mut at) = (0, 0);
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
             debug_assert!(at < left[0].len());
-            let received = match self.input.take(&mut left[0].slice_mut()[at..]) {
+            let received = match self.input.take_into(&mut left[0], at) {
                 0 => self.receive_into(left, at),
                 ahead => Ok(ahead),
             };
             match received {
                 Ok(0) => return Err(Broken::Closed),
-                Ok(mut n) => {
-                    self.moved(n).await;
-                    while n > 0 {
-                        let part = &piece.buffers[buffer].slice()[at..];
-                        let taken = part.len().min(n);
-                        checksum.update(&part[..taken]);
-                        n -= taken;
-                        if taken == part.len() {
+                Ok(n) => {
+                    // Before the next await: another operation of the call may fill the same memory.
+                    let mut left = n;
+                    while left > 0 {
+                        let part = &piece.buffers[buffer];
+                        let taken = (part.len() - at).min(left);
+                        part.add_to(at..at + taken, &mut checksum);
+                        left -= taken;
+                        at += taken;
+                        if at == part.len() {
                             (buffer, at) = (buffer + 1, 0);
-                        } else {
-                            at += taken;
                         }
                     }
+                    self.moved(n).await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
                 Err(error) => return Err(error.into()),

@@ -31,7 +31,7 @@ use crate::rdma::Rdma;
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
-use crate::{ReadBuffer, RegisterError, RegisteredMemory};
+use crate::{ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
@@ -288,7 +288,7 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn copies_late(&self, bytes: &[u8]) -> bool {
+    fn copies_late(&self, bytes: WriteBuffer<'_>) -> bool {
         self.areas.find(bytes).is_some()
     }
 

@@ -9,7 +9,6 @@
 //! on their own.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -200,7 +199,7 @@ async fn send_all(
             next = if out.len() < TOGETHER { asked.try_recv().ok() } else { None };
         }
         in_flight.more.notify_one();
-        sender.send(&mut [IoSlice::new(&out)]).await?;
+        sender.send(&out).await?;
         out.clear();
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::ReadBuffer;
 use crate::wire::{MAX_OPS, Op};
+use crate::{ReadBuffer, WriteBuffer};
 
 /// Alignment of the cuts of a striped batch in bytes, which keeps the stripes' checksums in whole cache-sized pieces.
 const CUT_ALIGN: u64 = 64 << 10;
@@ -18,7 +18,7 @@ pub(crate) trait Buffer: Sized {
     fn cut(self, at: usize) -> (Self, Self);
 }
 
-impl Buffer for &[u8] {
+impl Buffer for WriteBuffer<'_> {
     fn size(&self) -> usize {
         self.len()
     }
@@ -144,9 +144,9 @@ mod tests {
 
     use super::*;
 
-    fn cut_lens(ops: &[Vec<Vec<u8>>], lanes: usize) -> Vec<Vec<Piece<&[u8]>>> {
+    fn cut_lens(ops: &[Vec<Vec<u8>>], lanes: usize) -> Vec<Vec<Piece<WriteBuffer<'_>>>> {
         let total = ops.iter().flatten().map(|buffer| buffer.len() as u64).sum();
-        let ops = ops.iter().enumerate().map(|(i, op)| (i as u32, 1_000, op.iter().map(Vec::as_slice)));
+        let ops = ops.iter().enumerate().map(|(i, op)| (i as u32, 1_000, op.iter().map(WriteBuffer::from)));
         cut(ops, total, lanes, TURN)
     }
 
@@ -204,7 +204,7 @@ mod tests {
                 prop_assert_eq!(piece.range as usize, piece.op);
                 prop_assert_eq!(piece.offset, 1_000 + so_far.len() as u64);
                 prop_assert_eq!(piece.len as usize, piece.buffers.iter().map(|b| b.len()).sum::<usize>());
-                piece.buffers.iter().for_each(|buffer| so_far.extend_from_slice(buffer));
+                piece.buffers.iter().for_each(|buffer| buffer.append_to(so_far));
             }
             prop_assert_eq!(carried, ops.iter().map(|op| op.concat()).collect::<Vec<_>>());
         }

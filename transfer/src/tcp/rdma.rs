@@ -13,13 +13,13 @@ use super::plan::{Buffer, Piece};
 use super::progress::Progress;
 use super::ways::{Ways, devices_of};
 use super::work::is_for_now;
-use crate::ReadBuffer;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
+use crate::{ReadBuffer, WriteBuffer};
 
 /// Fewest bytes of a turn that go by RDMA. Fewer are there with the answer over TCP, which RDMA needs as well.
 const WORTH_IT: u64 = 16 << 10;
@@ -328,7 +328,7 @@ impl Link {
         &mut self,
         by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
-        pieces: &[Piece<&[u8]>],
+        pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
@@ -550,15 +550,16 @@ fn batches<B: Buffer>(pieces: &[Piece<B>], places: &Places) -> Vec<std::ops::Ran
 async fn copy_in(
     buffers: &mut Buffers,
     mut at: u64,
-    (piece, places): (&Piece<&[u8]>, &OfPiece),
+    (piece, places): (&Piece<WriteBuffer<'_>>, &OfPiece),
     mut sum: RunningChecksum,
 ) -> Checksum {
     for (buffer, place) in piece.buffers.iter().zip(places) {
         for part in buffer.chunks(CACHED) {
-            sum.update(part);
             if place.is_none() {
-                buffers.put(at, part);
+                buffers.put(at, part, &mut sum);
                 at += part.len() as u64;
+            } else {
+                part.add_to(&mut sum);
             }
             tokio::task::consume_budget().await;
         }
@@ -566,9 +567,9 @@ async fn copy_in(
     sum.finish()
 }
 
-async fn sum_of(piece: &Piece<&[u8]>, mut sum: RunningChecksum) -> Checksum {
+async fn sum_of(piece: &Piece<WriteBuffer<'_>>, mut sum: RunningChecksum) -> Checksum {
     for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
-        sum.update(part);
+        part.add_to(&mut sum);
         tokio::task::consume_budget().await;
     }
     sum.finish()
@@ -582,12 +583,12 @@ async fn copy_out(
     sum: &mut RunningChecksum,
 ) {
     for (buffer, place) in piece.buffers.iter_mut().zip(places) {
-        for part in buffer.slice_mut().chunks_mut(CACHED) {
+        for mut part in buffer.chunks_mut(CACHED) {
             if place.is_none() {
-                buffers.get(at, part);
+                buffers.get(at, &mut part);
                 at += part.len() as u64;
             }
-            sum.update(part);
+            part.add_to(0..part.len(), sum);
             tokio::task::consume_budget().await;
         }
     }
@@ -600,7 +601,7 @@ mod tests {
     use super::*;
 
     fn cut(lens: &[u64]) -> Vec<std::ops::Range<usize>> {
-        let pieces: Vec<Piece<&[u8]>> =
+        let pieces: Vec<Piece<WriteBuffer<'_>>> =
             lens.iter().map(|len| Piece { len: *len, ..Piece::empty(0, 0, 0) }).collect();
         let of_pieces = vec![OfPiece::new(); lens.len()];
         batches(&pieces, &Places { of_pieces, staged_bytes: 0 })

@@ -10,10 +10,10 @@ use super::plan::{self, InArea, Piece};
 use super::pool::Pool;
 use super::rdma::{ByRdma, NoPair, Places, Prepared};
 use super::{Failure, SMALL};
-use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::transport::Seal;
 use crate::wire::{Ask, OP_LEN, Op};
+use crate::{ReadBuffer, WriteBuffer};
 
 /// Pieces that are carried together.
 pub(super) type Turn = Range<usize>;
@@ -21,9 +21,9 @@ pub(super) type Turn = Range<usize>;
 /// The part of a call that one connection carries.
 pub(super) enum Work<'a> {
     Read(Vec<Piece<ReadBuffer<'a>>>),
-    Write(Vec<Piece<&'a [u8]>>, Seal),
+    Write(Vec<Piece<WriteBuffer<'a>>>, Seal),
     /// Pieces without buffers.
-    Check(Vec<Piece<&'a [u8]>>),
+    Check(Vec<Piece<WriteBuffer<'a>>>),
     /// Writes that the store copies by itself.
     Areas {
         pieces: Vec<Piece<InArea>>,
@@ -75,7 +75,7 @@ impl Work<'_> {
     pub(super) fn places(&self, turn: Turn, by: &ByRdma) -> Option<Places> {
         match self {
             Self::Read(pieces) => Some(Places::of(&pieces[turn], ReadBuffer::reach)),
-            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| by.areas.reach(bytes))),
+            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| by.areas.reach(*bytes))),
             Self::Check(_) | Self::Areas { .. } => None,
         }
     }
@@ -143,8 +143,9 @@ impl Work<'_> {
             for (piece, checksum) in pieces[turn.clone()].iter().zip(&mut checksums) {
                 let mut sum = sums.of_writes();
                 for buffer in &piece.buffers {
-                    sum.update(buffer);
-                    payload.extend_from_slice(buffer);
+                    let from = payload.len();
+                    buffer.append_to(&mut payload);
+                    sum.update(&payload[from..]);
                 }
                 *checksum = sum.finish();
             }
@@ -193,7 +194,7 @@ impl Work<'_> {
             if !payload.is_empty() {
                 for buffer in &mut piece.buffers {
                     let (now, later) = rest.split_at(buffer.len());
-                    buffer.slice_mut().copy_from_slice(now);
+                    buffer.put(0, now);
                     sum.update(now);
                     rest = later;
                 }

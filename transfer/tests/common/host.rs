@@ -83,7 +83,7 @@ impl Host {
 
     pub(crate) async fn write(&self, offset: u64, bytes: &[u8], index: u64) {
         let grant = self.grant(Access::Write, &[(offset, bytes.len(), index)]);
-        let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
         TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
     }
 

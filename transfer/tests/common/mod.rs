@@ -180,7 +180,7 @@ pub(crate) async fn write(
     grant: &SealedGrant,
     bytes: &[u8],
 ) -> Result<Checksum, TransferError> {
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     transport.write(peer, grant, &ops, Seal::No, soon()).await.remove(0)
 }
 

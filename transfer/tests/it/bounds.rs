@@ -21,7 +21,7 @@ async fn the_deadline_is_kept_against_a_store_that_never_answers() {
     relay.hold_down_after(13);
     let started = Instant::now();
     let deadline = started + Duration::from_millis(100);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&bytes).into()] }];
     let granted = sealed(Access::Write, 0, 1 << 20, 1);
     let answer = transport.write(&peer, &granted, &ops, Seal::No, deadline).await.remove(0);
     assert!(matches!(answer, Err(TransferError::Deadline { .. })), "{answer:?}");
@@ -58,7 +58,7 @@ async fn waiting_for_a_connection_counts_against_the_deadline_and_is_not_the_sto
         done = first.as_mut() => panic!("not held: {done:?}"),
         () = relay.held() => {}
     }
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&bytes).into()] }];
     let answer =
         transport.write(&peer, &granted, &ops, Seal::No, Instant::now() + Duration::from_millis(30)).await;
     assert!(

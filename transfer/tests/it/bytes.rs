@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use mc_transfer::{
-    Checksum, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp,
+    Checksum, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, Transport, WriteBuffer, WriteOp,
 };
 use mc_types::Access;
 use tokio::net::TcpListener;
@@ -47,9 +47,13 @@ async fn scattered_buffers_and_parts_of_ranges_meet_their_bytes() {
     let (first, second) = (pattern(3 * MIB, 1), pattern(4 * MIB, 2));
 
     let granted = grant(Access::Write, ranges.clone()).seal(&crate::common::KEY);
-    let pieces: Vec<&[u8]> = first.chunks(100_003).collect();
+    let pieces = first.chunks(100_003).map(Into::into).collect();
     let ops = [
-        WriteOp { range: 1, offset: 0, from: vec![&second[..7], &[], &second[7..]] },
+        WriteOp {
+            range: 1,
+            offset: 0,
+            from: vec![(&second[..7]).into(), (&[]).into(), (&second[7..]).into()],
+        },
         WriteOp { range: 0, offset: 0, from: pieces },
     ];
     let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
@@ -86,7 +90,7 @@ async fn a_batch_of_more_operations_than_a_request_holds_is_cut() {
     let bytes = pattern(10_000 * 16, 3);
     let granted = sealed(Access::Write, 0, bytes.len() as u64, 1);
     let op = |(i, from)| WriteOp { range: 0, offset: i as u64 * 16, from: vec![from] };
-    let ops: Vec<WriteOp<'_>> = bytes.chunks(16).enumerate().map(op).collect();
+    let ops: Vec<WriteOp<'_>> = bytes.chunks(16).map(WriteBuffer::from).enumerate().map(op).collect();
     let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
     let expected: Vec<_> = bytes.chunks(16).map(|part| Ok(Checksum::of(part))).collect();
     assert!(answers == expected);

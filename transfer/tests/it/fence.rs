@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{Checksum, Peer, Seal, TcpTransport, TransferError, Transport as _, WriteOp};
+use mc_transfer::{Checksum, Peer, Seal, TcpTransport, TransferError, Transport as _, WriteBuffer, WriteOp};
 use mc_types::{Access, SealedGrant};
 use tokio::time::timeout;
 
@@ -114,7 +114,7 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
         relay.hold_up_after((hello + request + passed) as u64);
         let values = [1, 2, 3].map(|seed| pattern(EACH, seed));
         let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };
-        let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(Vec::as_slice)).map(op).collect();
+        let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(WriteBuffer::from)).map(op).collect();
         let mut late = std::pin::pin!(transport.write(&late_peer, &granted, &ops, Seal::No, soon()));
         tokio::select! {
             done = late.as_mut() => panic!("not held: {done:?}"),
@@ -140,7 +140,7 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
 }
 
 async fn write_last(store: &Peer, granted: &SealedGrant, bytes: &[u8]) -> Result<Checksum, TransferError> {
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     TcpTransport::default().write(store, granted, &ops, Seal::Yes, soon()).await.remove(0)
 }
 
@@ -176,12 +176,12 @@ async fn a_write_of_no_bytes_seals_what_was_written_before() {
     let (peer, transport) = (store.peer(), TcpTransport::default());
     let granted = sealed(Access::Write, 0, 1000, 5);
     for offset in [600, 0] {
-        let ops = [WriteOp { range: 0, offset, from: vec![&[9; 400]] }];
+        let ops = [WriteOp { range: 0, offset, from: vec![(&[9; 400]).into()] }];
         transport.write(&peer, &granted, &ops, Seal::No, soon()).await.remove(0).unwrap();
     }
     let seal = [WriteOp { range: 0, offset: 0, from: vec![] }];
     transport.write(&peer, &granted, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
-    let late = [WriteOp { range: 0, offset: 400, from: vec![&[1; 200]] }];
+    let late = [WriteOp { range: 0, offset: 400, from: vec![(&[1; 200]).into()] }];
     let why = refusal(transport.write(&peer, &granted, &late, Seal::No, soon()).await.remove(0));
     assert!(why.contains("has written its last byte"), "{why}");
     assert_eq!(store.bytes(400, 200), [0; 200]);
@@ -198,7 +198,7 @@ async fn a_slow_connection_of_a_put_ends_when_another_one_seals_its_range() {
         relay.hold_up_after(LEN as u64 / 2);
         let (transport, slow_peer, changed) =
             (TcpTransport::default(), peer_at(&relay.address), pattern(LEN, 1));
-        let ops = [WriteOp { range: 0, offset: 0, from: vec![&changed] }];
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![(&changed).into()] }];
         let mut slow = transport.write(&slow_peer, &granted, &ops, seal, soon());
         tokio::select! {
             done = slow.as_mut() => panic!("not held: {done:?}"),

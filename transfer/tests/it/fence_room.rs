@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{Seal, TcpTransport, Timeouts, Transport as _, WriteOp};
+use mc_transfer::{Seal, TcpTransport, Timeouts, Transport as _, WriteBuffer, WriteOp};
 use mc_types::{Access, ClusterTime, Grant, SealedGrant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -59,7 +59,7 @@ async fn a_write_without_room_goes_on_when_a_master_says_that_older_ones_may_be_
 async fn a_write_without_room_is_refused_by_its_deadline_and_all_others_are_served() {
     let store = full_store().await;
     let (transport, bytes) = (TcpTransport::default(), pattern(EACH as usize, 9));
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&bytes).into()] }];
     let deadline = Instant::now() + Duration::from_millis(700);
     let peer = store.peer();
     let reason = refusal(transport.write(&peer, &granted(7, 9), &ops, Seal::No, deadline).await.remove(0));
@@ -84,7 +84,7 @@ async fn a_batch_that_exceeds_the_room_is_written_piece_by_piece() {
     let sealed = Grant { expires, ..grant(Access::Write, ranges) }.seal(&KEY);
     let values: Vec<Vec<u8>> = (0..10).map(|seed| pattern(EACH as usize, seed)).collect();
     let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };
-    let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(Vec::as_slice)).map(op).collect();
+    let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(WriteBuffer::from)).map(op).collect();
     let (peer, transport) = (store.peer(), TcpTransport::default());
     let mut writing = transport.write(&peer, &sealed, &ops, Seal::No, soon());
     let mut now = ClusterTime(0);

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use mc_transfer::{
-    Peer, PeerEndpoint, ReadBuffer, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteOp,
+    Peer, PeerEndpoint, ReadBuffer, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteBuffer,
+    WriteOp,
 };
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
 
@@ -77,7 +78,7 @@ async fn one_bad_operation_does_not_spoil_its_batch() {
     let store = Store::start(LEN).await;
     let (transport, bytes) = (TcpTransport::default(), pattern(1000, 1));
     let granted = sealed(Access::Write, 0, LEN, 5);
-    let op = |range, offset| WriteOp { range, offset, from: vec![&bytes] };
+    let op = |range, offset| WriteOp { range, offset, from: vec![(&bytes).into()] };
     let ops = [op(0, 0), op(7, 0), op(0, LEN - 10), op(0, 5000)];
     let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, false, true]);
@@ -117,7 +118,7 @@ async fn small_operations_that_share_system_calls_have_answers_of_their_own() {
 
     let places = || offsets.iter().copied();
     let op = |(offset, from)| WriteOp { range: 0, offset, from: vec![from] };
-    let ops: Vec<WriteOp<'_>> = places().zip(values.iter().map(Vec::as_slice)).map(op).collect();
+    let ops: Vec<WriteOp<'_>> = places().zip(values.iter().map(WriteBuffer::from)).map(op).collect();
     let granted = sealed(Access::Write, 0, LEN, 5);
     let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
     assert!(answers.iter().enumerate().all(|(at, answer)| answer.is_ok() == is_good(at)), "{answers:?}");

@@ -9,4 +9,5 @@ mod fence;
 mod fence_room;
 mod grants;
 mod hostile;
+mod raw;
 mod sharing;

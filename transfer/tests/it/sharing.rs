@@ -53,8 +53,8 @@ async fn calls_of_all_kinds_get_their_own_answers() {
         let [granted, reading] = [Access::Write, Access::Read]
             .map(|access| grant(access, ranges.clone()).seal(&crate::common::KEY));
         let ops = [
-            WriteOp { range: 0, offset: 0, from: vec![head, &[], tail] },
-            WriteOp { range: 1, offset: 5, from: vec![b"hello"] },
+            WriteOp { range: 0, offset: 0, from: vec![head.into(), (&[]).into(), tail.into()] },
+            WriteOp { range: 1, offset: 5, from: vec![b"hello".into()] },
         ];
         let answers = transport.write(&store.peer(), &granted, &ops, Seal::Yes, soon()).await;
         assert_eq!(answers, [Ok(Checksum::of(&bytes)), Ok(Checksum::of(b"hello"))]);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
-use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
+use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
 use mc_types::MAX_GRANT_LIFETIME;
 use tokio::time::Instant;
 
@@ -29,16 +29,17 @@ const MODES: [PutMode; 2] = [PutMode::IfAbsent, PutMode::Upsert];
 /// Ranges of a put to write: the offset of each, and its bytes.
 pub(crate) struct RangeWrite<'a> {
     pub(crate) put: &'a OpenPut,
-    pub(crate) ranges: Vec<(u64, &'a [u8])>,
+    pub(crate) ranges: Vec<(u64, WriteBuffer<'a>)>,
 }
 
 /// Ranges that are being written, none of which is empty, with their bytes, and the replicas to write them to.
-type Begun<'a> = (Vec<(ByteRange, Vec<&'a [u8]>)>, Vec<(u32, Place)>);
+type Begun<'a> = (Vec<(ByteRange, Vec<WriteBuffer<'a>>)>, Vec<(u32, Place)>);
 
 impl<'a> RangeWrite<'a> {
     /// Notes that the ranges are being written. Ranges that follow each other become one.
     fn begin(&self, now: Instant) -> Result<Begun<'a>, Error> {
-        let range = |(offset, from): &(u64, &[u8])| ByteRange { offset: *offset, len: from.len() as u64 };
+        let range =
+            |(offset, from): &(u64, WriteBuffer<'_>)| ByteRange { offset: *offset, len: from.len() as u64 };
         let ranges: Vec<_> = self.ranges.iter().map(range).collect();
         ranges.iter().try_for_each(|range| range.check(WRITE, self.put.size))?;
         let ranges: Vec<_> = merged(&ranges).collect();
@@ -63,22 +64,23 @@ impl<'a> RangeWrite<'a> {
     }
 }
 
-fn checksum(slices: &[&[u8]]) -> Checksum {
-    let join = |sum: Checksum, slice: &&[u8]| sum.followed_by(Checksum::of(slice), slice.len() as u64);
-    slices.iter().fold(Checksum::of(&[]), join)
+fn checksum(buffers: &[WriteBuffer<'_>]) -> Checksum {
+    let join =
+        |sum: Checksum, buffer: &WriteBuffer<'_>| sum.followed_by(buffer.checksum(), buffer.len() as u64);
+    buffers.iter().fold(Checksum::of(&[]), join)
 }
 
 /// Ranges that are being written. If the call is dropped before it knows how that went, they may be written again: see
 /// `coverage`. Bytes that a store may copy later can't, since their memory is the caller's again.
 struct BeingWritten<'w> {
     core: &'w Core,
-    ranges: Vec<(&'w OpenPut, ByteRange, Vec<&'w [u8]>)>,
+    ranges: Vec<(&'w OpenPut, ByteRange, Vec<WriteBuffer<'w>>)>,
 }
 
 impl Drop for BeingWritten<'_> {
     fn drop(&mut self) {
         for (put, range, from) in &self.ranges {
-            if !from.iter().any(|slice| self.core.transport.copies_late(slice)) {
+            if !from.iter().any(|slice| self.core.transport.copies_late(*slice)) {
                 put.abandoned(*range, checksum(from));
             }
         }
@@ -111,7 +113,7 @@ impl<'w> Batch<'w> {
         now: Instant,
         (at, number, offset): Target,
         place: Place,
-        from: Vec<&'w [u8]>,
+        from: Vec<WriteBuffer<'w>>,
     ) {
         // `places` only names grants that are there.
         let Some(Some(to)) = put.granted.get(place.grant) else { return };

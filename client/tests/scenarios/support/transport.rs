@@ -76,7 +76,7 @@ impl Transport for FakeTransport {
                 let mut rest = bytes;
                 for into in &mut op.into {
                     let (now, after) = rest.split_at(into.len());
-                    into.as_mut_slice().unwrap().copy_from_slice(now);
+                    into.fill(now).unwrap();
                     rest = after;
                 }
                 Ok(super::checksum(bytes))
@@ -99,7 +99,8 @@ impl Transport for FakeTransport {
             }
             let write = |op: &WriteOp<'_>| {
                 let offset = self.offset(grant, op.range);
-                let bytes = op.from.concat();
+                let mut bytes = Vec::new();
+                op.from.iter().for_each(|from| from.append_to(&mut bytes));
                 let checksum = super::checksum(&bytes);
                 let mut world = self.0.lock();
                 if world.sealed.contains(&(peer.store, offset)) {

@@ -100,7 +100,7 @@ async fn two_thousand_clients_are_held_beside_the_heartbeats() {
     // Given: a store with the soft limit that systems usually give.
     let store = Limited::start("ulimit -Sn 1024").await;
     let value: Vec<u8> = (0..LEN).map(|i| (i * 7) as u8).collect();
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&value).into()] }];
     let writer = client();
     let written =
         writer.write(&store.peer, &store.granted(Access::Write), &ops, Seal::No, Instant::now() + LONG).await;

@@ -21,7 +21,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let transport = TcpTransport::new(TcpOptions::default());
     let deadline = Instant::now() + Duration::from_secs(10);
     let value: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&value).into()] }];
     let written =
         transport.write(&peer, &grant(&peer, &key, Access::Write, RANGE), &ops, Seal::No, deadline).await;
     let written = written[0].clone().unwrap();

@@ -36,7 +36,7 @@ async fn segments_are_mounted_served_and_released() {
     let write = async |segment, index| {
         let range = GrantedRange { segment, offset: 0, len: 4096, index };
         let grant = grant(&peer, &key, Access::Write, range);
-        let ops = [WriteOp { range: 0, offset: 0, from: vec![&[7; 4096]] }];
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![(&[7; 4096]).into()] }];
         let by = Instant::now() + Duration::from_secs(10);
         transport.write(&peer, &grant, &ops, Seal::No, by).await.remove(0)
     };

@@ -342,7 +342,7 @@ impl Caller {
                 let grant = target.write_grant(self.next, ranges);
                 let ops: Vec<WriteOp<'_>> = (0..)
                     .zip(buffers)
-                    .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice()] })
+                    .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice().into()] })
                     .collect();
                 self.transport.write(&target.peer, &grant, &ops, Seal::Yes, deadline).await
             }

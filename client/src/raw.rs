@@ -1,0 +1,181 @@
+//! Calls on memory that is named by its address.
+
+use bytes::Bytes;
+use mc_transfer::{RawBytes, ReadBuffer};
+
+use crate::objects::{Destination, Fill, PutItem};
+use crate::{Client, Error, GetSession, Put, PutOptions, PutSession};
+
+/// One object to read into memory that is named by its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GetIntoRaw {
+    /// Its key.
+    pub key: Bytes,
+    /// Memory that receives its bytes, one part after the other; in sum it may be longer than the object.
+    pub into: Vec<RawBytes>,
+}
+
+/// One object to write from memory that is named by its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PutFromRaw {
+    /// Its key.
+    pub key: Bytes,
+    /// The parts of its value, in order; read in place.
+    pub slices: Vec<RawBytes>,
+    /// Name of the group that it joins; empty for that of the options. See [`PutFrom::group`](crate::PutFrom::group).
+    pub group: Bytes,
+}
+
+/// A range of an object and the memory for it, which is named by its address.
+#[derive(Clone, Copy, Debug)]
+pub struct RangeIntoRaw {
+    /// First byte, counted from the start of the object.
+    pub offset: u64,
+    /// The memory that receives the bytes. Its length is that of the range.
+    pub into: RawBytes,
+}
+
+/// Ranges of one object to read into memory that is named by its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GetRangesIntoRaw {
+    /// The object's key.
+    pub key: Bytes,
+    /// The ranges, in any order; they may overlap.
+    pub ranges: Vec<RangeIntoRaw>,
+}
+
+/// Ranges to read in a session into memory that is named by its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReadIntoRaw<'a> {
+    /// The session.
+    pub session: &'a GetSession,
+    /// The ranges, in any order; they may overlap.
+    pub ranges: Vec<RangeIntoRaw>,
+}
+
+/// A range of an object, and its bytes in memory that is named by its address.
+#[derive(Clone, Copy, Debug)]
+pub struct RangeFromRaw {
+    /// First byte, counted from the start of the object.
+    pub offset: u64,
+    /// The bytes; read in place.
+    pub from: RawBytes,
+}
+
+/// Ranges to write in a session from memory that is named by its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WriteFromRaw<'a> {
+    /// The session.
+    pub session: &'a PutSession,
+    /// The ranges, in any order.
+    pub ranges: Vec<RangeFromRaw>,
+}
+
+impl GetIntoRaw {
+    /// The object of this key, to be read into this memory.
+    #[must_use]
+    pub fn new(key: impl Into<Bytes>, into: Vec<RawBytes>) -> Self {
+        Self { key: key.into(), into }
+    }
+}
+
+impl PutFromRaw {
+    /// An object of this key and value, in the group that the options name.
+    #[must_use]
+    pub fn new(key: impl Into<Bytes>, slices: Vec<RawBytes>) -> Self {
+        Self { key: key.into(), slices, group: Bytes::new() }
+    }
+
+    /// Sets the [group](Self::group).
+    #[must_use]
+    pub fn with_group(mut self, group: impl Into<Bytes>) -> Self {
+        self.group = group.into();
+        self
+    }
+}
+
+impl GetRangesIntoRaw {
+    /// These ranges of the object of this key.
+    #[must_use]
+    pub fn new(key: impl Into<Bytes>, ranges: Vec<RangeIntoRaw>) -> Self {
+        Self { key: key.into(), ranges }
+    }
+}
+
+impl<'a> ReadIntoRaw<'a> {
+    /// These ranges of the object of this session.
+    #[must_use]
+    pub fn new(session: &'a GetSession, ranges: Vec<RangeIntoRaw>) -> Self {
+        Self { session, ranges }
+    }
+}
+
+impl<'a> WriteFromRaw<'a> {
+    /// These ranges of the object of this session.
+    #[must_use]
+    pub fn new(session: &'a PutSession, ranges: Vec<RangeFromRaw>) -> Self {
+        Self { session, ranges }
+    }
+}
+
+fn destination(ranges: Vec<RangeIntoRaw>) -> Destination<'static> {
+    Destination::ranges_into(ranges.into_iter().map(|range| (range.offset, range.into.into())))
+}
+
+/// # Memory that is named by its address
+///
+/// These calls do what those on slices do, for memory that can't be borrowed: another thread may change a source during a put, and
+/// two destinations may be one. [`RawBytes`] has the rules. In short: the memory must stay until the call has returned or its
+/// future is dropped, and nothing of the client touches it afterwards.
+impl Client {
+    /// [`batch_put_from`](Self::batch_put_from) of memory that is named by its address.
+    pub async fn batch_put_from_raw(
+        &self,
+        items: Vec<PutFromRaw>,
+        options: &PutOptions,
+    ) -> Vec<Result<Put, Error>> {
+        let item = |PutFromRaw { key, slices, group }| PutItem {
+            key,
+            from: slices.into_iter().map(Into::into).collect(),
+            group,
+        };
+        let items: Vec<PutItem<'_>> = items.into_iter().map(item).collect();
+        self.run("put", items.len(), self.core().puts(&items, options, Fill::Nothing)).await
+    }
+
+    /// [`batch_get_into`](Self::batch_get_into) of memory that is named by its address.
+    pub async fn batch_get_into_raw(&self, items: Vec<GetIntoRaw>) -> Vec<Result<Option<usize>, Error>> {
+        let item = |GetIntoRaw { key, into }: GetIntoRaw| {
+            (key, Destination::whole_into(into.into_iter().map(ReadBuffer::from)))
+        };
+        self.get_into(items.into_iter().map(item).collect()).await
+    }
+
+    /// [`batch_get_ranges_into`](Self::batch_get_ranges_into) of memory that is named by its address.
+    pub async fn batch_get_ranges_into_raw(
+        &self,
+        items: Vec<GetRangesIntoRaw>,
+    ) -> Vec<Result<Option<usize>, Error>> {
+        let item = |GetRangesIntoRaw { key, ranges }| (key, destination(ranges));
+        self.get_into(items.into_iter().map(item).collect()).await
+    }
+
+    /// [`batch_read_into`](Self::batch_read_into) of memory that is named by its address.
+    pub async fn batch_read_into_raw(&self, items: Vec<ReadIntoRaw<'_>>) -> Vec<Result<usize, Error>> {
+        self.read_into(items.into_iter().map(|item| (item.session, destination(item.ranges)))).await
+    }
+
+    /// [`batch_write_from`](Self::batch_write_from) of memory that is named by its address.
+    pub async fn batch_write_from_raw(&self, items: Vec<WriteFromRaw<'_>>) -> Vec<Result<usize, Error>> {
+        let write = |WriteFromRaw { session, ranges }| {
+            let range = |range: RangeFromRaw| (range.offset, range.from.into());
+            (session, ranges.into_iter().map(range).collect())
+        };
+        self.write_from(items.into_iter().map(write)).await
+    }
+}

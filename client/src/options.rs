@@ -215,7 +215,8 @@ impl Builder {
         self
     }
 
-    /// Sets the RDMA devices to use. Default: all that have an active port. A build without the feature `rdma` has none.
+    /// Sets the RDMA devices to use. Default: all that have an active port.
+    /// The client opens the system's libibverbs for them, unless the [transports](Self::transports) exclude RDMA.
     #[must_use]
     pub fn rdma_devices(mut self, devices: RdmaDevices) -> Self {
         self.rdma_devices = devices;

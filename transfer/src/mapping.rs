@@ -121,7 +121,6 @@ impl Mapping {
 
     /// Undoes [`Self::withhold_from_children`], which libibverbs does to registered memory on some systems. For a shared mapping that
     /// is not needed: this process and a device go on with the same pages after a fork.
-    #[cfg(feature = "rdma")]
     pub(crate) fn leave_to_children(&self) {
         self.advise(libc::MADV_DOFORK);
     }

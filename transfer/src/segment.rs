@@ -196,7 +196,6 @@ impl Segment {
     }
 
     /// Returns its registrations.
-    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "no RDMA in this build"))]
     pub(crate) fn registered(&self) -> Option<&Registered> {
         self.registered.get()
     }

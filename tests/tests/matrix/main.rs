@@ -19,7 +19,6 @@ mod membership;
 mod network;
 mod partitions;
 mod pauses;
-#[cfg(feature = "rdma")]
 mod rdma;
 #[path = "../common/replay.rs"]
 mod replay;

@@ -14,6 +14,7 @@ async fn all_moved(cluster: &Cluster) -> f64 {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn kill_store() {
     kill_stores(Row::new("kill -9", "one of two stores, by RDMA").by_rdma(), MOVED).await;
 }
@@ -21,6 +22,7 @@ async fn kill_store() {
 /// The client stops between the start of a put and its last byte, and goes on after the store has given it up: what it still
 /// asks for damages nothing.
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn stop_client() {
     let mut writer = None;
     Row::new("SIGSTOP", "a client that writes by RDMA, then goes on")

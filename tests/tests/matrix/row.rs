@@ -230,7 +230,6 @@ impl Row {
 
     /// Lets clients move bytes by nothing but RDMA, between them and two stores. It runs in a guest that is emulated where the
     /// processor can't do better, so it has less to do, and elections must not come of that.
-    #[cfg(feature = "rdma")]
     pub(crate) fn by_rdma(mut self) -> Self {
         self.transports = Transports::Rdma;
         self.cluster = self.cluster.stores(2).segment("64mb").master_args(["--raft-timing", "wan"]);

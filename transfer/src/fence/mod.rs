@@ -152,7 +152,6 @@ impl CutOff {
     }
 
     /// Returns once the device has to be cut off.
-    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
     pub(crate) async fn ordered(&self) {
         self.ordered.cancelled().await;
     }

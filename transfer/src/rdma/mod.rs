@@ -32,46 +32,25 @@ use std::sync::Arc;
 
 use crate::choice::Transports;
 
-#[cfg(not(feature = "rdma"))]
-mod absent;
-#[cfg(feature = "rdma")]
 mod buffers;
-#[cfg(feature = "rdma")]
 mod client;
-#[cfg(feature = "rdma")]
 mod completions;
 mod devices;
-#[cfg(feature = "rdma")]
 mod events;
-#[cfg(feature = "rdma")]
 mod exposed;
 mod options;
-#[cfg(feature = "rdma")]
 mod registered;
-#[cfg(feature = "rdma")]
 mod store;
-#[cfg(any(feature = "rdma", test))]
 mod subnets;
-#[cfg(feature = "rdma")]
 mod ways;
 
-#[cfg(not(feature = "rdma"))]
-pub use self::absent::Rdma;
-#[cfg(not(feature = "rdma"))]
-pub(crate) use self::absent::{Buffers, ClientEnd, Exposed, Part, Registered, Staging, StoreEnd};
-#[cfg(feature = "rdma")]
 pub(crate) use self::buffers::{Buffers, Staging};
-#[cfg(feature = "rdma")]
 pub(crate) use self::client::ClientEnd;
 pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
-#[cfg(feature = "rdma")]
 pub(crate) use self::exposed::Exposed;
 pub use self::options::{ParseRdmaOptionsError, RdmaOptions};
-#[cfg(feature = "rdma")]
 pub(crate) use self::registered::Registered;
-#[cfg(feature = "rdma")]
 pub(crate) use self::store::{Part, StoreEnd};
-#[cfg(feature = "rdma")]
 pub use self::ways::Rdma;
 
 /// Why RDMA can't be used.
@@ -125,7 +104,6 @@ pub(crate) enum Direction {
 
 /// Why a transfer did not end well.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
 pub(crate) enum Failed {
     /// It was cut off, because a range belongs to another write now.
     CutOff,

@@ -11,7 +11,6 @@ pub(super) struct Masks(Vec<(u32, u32)>);
 
 impl Masks {
     /// Reads those of the routes without a gateway. Empty where the system does not tell.
-    #[cfg(feature = "rdma")]
     pub(super) fn of_this_host() -> Self {
         std::fs::read_to_string("/proc/net/route").map(|routes| Self::parse(&routes)).unwrap_or_default()
     }

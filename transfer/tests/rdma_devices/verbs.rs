@@ -1,8 +1,10 @@
-//! Stands in for functions of libibverbs: they go on to the library, unless a test has them fail for a device.
+//! Stands in for functions of libibverbs: they go on to the library, unless a test has them fail for a device. mc-verbs finds them because
+//! this executable has a `dlsym` of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
@@ -108,13 +110,54 @@ const READY_TO_RECEIVE: c_int = 2;
 const READY_TO_SEND: c_int = 3;
 const DEVICE_FATAL: c_int = 8;
 
-unsafe extern "C" {
-    fn ibv_get_device_name(device: *mut c_void) -> *const c_char;
+/// The library, as `dlopen` returned it.
+struct Library(*mut c_void);
+
+// SAFETY: only an argument of `dlsym`, which any thread may call.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+static LIBRARY: OnceLock<Library> = OnceLock::new();
+
+type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The C library's function.
+fn real_dlsym() -> Lookup {
+    // SAFETY: names that end with a zero byte. The first version is the one that every C library since has, too.
+    let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
+    assert!(!found.is_null(), "the C library has no dlsym");
+    // SAFETY: its signature.
+    unsafe { std::mem::transmute::<*mut c_void, Lookup>(found) }
+}
+
+/// Looks a function up, as the C library does; those below are found in place of the library's.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's name ends with a zero byte.
+    let name = unsafe { CStr::from_ptr(name) };
+    let ours = match name.to_bytes() {
+        b"ibv_create_qp" => ibv_create_qp as *mut c_void,
+        b"ibv_create_cq" => ibv_create_cq as *mut c_void,
+        b"ibv_reg_mr" => ibv_reg_mr as *mut c_void,
+        b"ibv_get_async_event" => ibv_get_async_event as *mut c_void,
+        b"ibv_modify_qp" => ibv_modify_qp as *mut c_void,
+        // SAFETY: the caller's arguments.
+        _ => return unsafe { real_dlsym()(library, name.as_ptr()) },
+    };
+    LIBRARY.get_or_init(|| Library(library));
+    ours
 }
 
 fn has(context: *const Context, fault: Fault) -> bool {
+    // SAFETY: the signature of the library's function.
+    let name: extern "C" fn(*mut c_void) -> *const c_char =
+        unsafe { std::mem::transmute(library(c"ibv_get_device_name")) };
     // SAFETY: the context of a live object, whose device has a name.
-    let name = unsafe { CStr::from_ptr(ibv_get_device_name((*context).device)) };
+    let name = unsafe { CStr::from_ptr(name((*context).device)) };
     FAULTS.lock().iter().any(|(device, of)| name.to_bytes() == device.as_bytes() && *of == fault)
 }
 
@@ -125,13 +168,13 @@ fn fail(errno: c_int) {
 
 /// The library's function of that name.
 fn library(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with a zero byte.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let Library(library) = LIBRARY.get().expect("mc-verbs has looked its functions up");
+    // SAFETY: the library, and a name that ends with a zero byte.
+    let found = unsafe { real_dlsym()(*library, name.as_ptr()) };
     assert!(!found.is_null(), "libibverbs has no {name:?}");
     found
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn ibv_create_qp(domain: *mut OfContext, wanted: *mut c_void) -> *mut c_void {
     // SAFETY: the caller's live domain.
     if has(unsafe { (*domain).context }, Fault::NoPairs) {
@@ -144,7 +187,6 @@ extern "C" fn ibv_create_qp(domain: *mut OfContext, wanted: *mut c_void) -> *mut
     real(domain, wanted)
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn ibv_create_cq(
     context: *mut Context,
     entries: c_int,
@@ -159,7 +201,6 @@ extern "C" fn ibv_create_cq(
     real(context, entries, with, channel, vector)
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn ibv_reg_mr(
     domain: *mut OfContext,
     address: *mut c_void,
@@ -177,7 +218,6 @@ extern "C" fn ibv_reg_mr(
     real(domain, address, len, access)
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn ibv_get_async_event(context: *mut Context, event: *mut Event) -> c_int {
     // SAFETY: the signature of the library's function.
     let real: extern "C" fn(*mut Context, *mut Event) -> c_int =
@@ -190,7 +230,6 @@ extern "C" fn ibv_get_async_event(context: *mut Context, event: *mut Event) -> c
     done
 }
 
-#[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(pair: *mut c_void, to: *const Attributes, named: c_int) -> c_int {
     // SAFETY: the caller's attributes.
     let Attributes { state, route, timeout, retries, .. } = unsafe { &*to };

@@ -10,14 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ibverbs_sys as ffi;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::abi;
 use crate::choice::{Gid, GidKind, LinkLayer, Port, PortState};
+use crate::library::Verbs;
 
 /// Why a device can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
+    /// The library can't be opened, or lacks a function.
+    #[error(
+        "RDMA needs libibverbs of rdma-core 35 or newer: {0}: install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or \
+         libibverbs (Fedora, RHEL)"
+    )]
+    NoLibrary(String),
     /// The machine has no RDMA.
     #[error("this machine offers no RDMA devices: {0}")]
     NoDevices(io::Error),
@@ -73,7 +80,8 @@ pub enum Event {
 
 /// An open device.
 pub struct Device {
-    context: NonNull<ffi::ibv_context>,
+    verbs: &'static Verbs,
+    context: NonNull<abi::ibv_context>,
     name: String,
     /// Number of completion queues so far.
     queues: AtomicUsize,
@@ -86,26 +94,28 @@ unsafe impl Sync for Device {}
 
 /// The list of devices, freed at the end.
 struct List {
-    devices: NonNull<*mut ffi::ibv_device>,
+    verbs: &'static Verbs,
+    devices: NonNull<*mut abi::ibv_device>,
     len: usize,
 }
 
 impl List {
     fn get() -> Result<Self, VerbsError> {
+        let verbs = Verbs::get()?;
         let mut len = 0;
         // SAFETY: `len` outlives the call, which writes the number of devices to it.
-        let devices = unsafe { ffi::ibv_get_device_list(&raw mut len) };
+        let devices = unsafe { (verbs.ibv_get_device_list)(&raw mut len) };
         let devices =
             NonNull::new(devices).ok_or_else(|| VerbsError::NoDevices(io::Error::last_os_error()))?;
-        Ok(Self { devices, len: usize::try_from(len).unwrap_or(0) })
+        Ok(Self { verbs, devices, len: usize::try_from(len).unwrap_or(0) })
     }
 
-    fn named(&self) -> impl Iterator<Item = (*mut ffi::ibv_device, String)> {
+    fn named(&self) -> impl Iterator<Item = (*mut abi::ibv_device, String)> {
         (0..self.len).map(|nth| {
             // SAFETY: the list has `len` devices, which live as long as the list. Their names end with a zero byte.
             unsafe {
                 let device = *self.devices.as_ptr().add(nth);
-                let name = CStr::from_ptr(ffi::ibv_get_device_name(device));
+                let name = CStr::from_ptr((self.verbs.ibv_get_device_name)(device));
                 (device, name.to_string_lossy().into_owned())
             }
         })
@@ -115,7 +125,7 @@ impl List {
 impl Drop for List {
     fn drop(&mut self) {
         // SAFETY: the list of `get`; devices that were opened stay open.
-        unsafe { ffi::ibv_free_device_list(self.devices.as_ptr()) };
+        unsafe { (self.verbs.ibv_free_device_list)(self.devices.as_ptr()) };
     }
 }
 
@@ -123,11 +133,11 @@ impl Drop for List {
 /// before 5.12): otherwise the first write after a fork would separate the queues here from those that a device reads.
 ///
 /// It works before the first registration only, and a second call changes nothing.
-fn prepare_for_forks() {
+fn prepare_for_forks(verbs: &Verbs) {
     // SAFETY: both only look at the process, or change the library's bookkeeping.
     let failed = unsafe {
-        match ffi::ibv_is_fork_initialized() {
-            ffi::IBV_FORK_DISABLED => ffi::ibv_fork_init(),
+        match (verbs.ibv_is_fork_initialized)() {
+            abi::IBV_FORK_DISABLED => (verbs.ibv_fork_init)(),
             _ => 0,
         }
     };
@@ -151,7 +161,8 @@ impl Device {
     /// # Errors
     /// [`VerbsError`].
     pub fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
-        prepare_for_forks();
+        let verbs = Verbs::get()?;
+        prepare_for_forks(verbs);
         let list = List::get()?;
         let Some((device, _)) = list.named().find(|(_, there)| there == name) else {
             let there: Vec<_> = list.named().map(|(_, name)| name).collect();
@@ -159,11 +170,11 @@ impl Device {
             return Err(VerbsError::NoSuchDevice { name: name.to_owned(), there });
         };
         // SAFETY: a device of the list, which is still there.
-        let context = unsafe { ffi::ibv_open_device(device) };
+        let context = unsafe { (verbs.ibv_open_device)(device) };
         let source = io::Error::last_os_error();
         match NonNull::new(context) {
             Some(context) => {
-                Ok(Arc::new(Self { context, name: name.to_owned(), queues: AtomicUsize::new(0) }))
+                Ok(Arc::new(Self { verbs, context, name: name.to_owned(), queues: AtomicUsize::new(0) }))
             }
             None => Err(VerbsError::Step { device: name.to_owned(), step: "open it", source }),
         }
@@ -183,7 +194,11 @@ impl Device {
         i32::try_from(nth).unwrap_or(0)
     }
 
-    pub(crate) fn context(&self) -> *mut ffi::ibv_context {
+    pub(crate) fn verbs(&self) -> &'static Verbs {
+        self.verbs
+    }
+
+    pub(crate) fn context(&self) -> *mut abi::ibv_context {
         self.context.as_ptr()
     }
 
@@ -196,10 +211,10 @@ impl Device {
         if errno == 0 { Ok(()) } else { Err(self.failed(step, io::Error::from_raw_os_error(errno.abs()))) }
     }
 
-    fn attributes(&self) -> Result<ffi::ibv_device_attr, VerbsError> {
-        let mut attributes = ffi::ibv_device_attr::default();
+    fn attributes(&self) -> Result<abi::ibv_device_attr, VerbsError> {
+        let mut attributes = abi::ibv_device_attr::default();
         // SAFETY: an open context, and room for the answer.
-        let done = unsafe { ffi::ibv_query_device(self.context(), &raw mut attributes) };
+        let done = unsafe { (self.verbs.ibv_query_device)(self.context(), &raw mut attributes) };
         self.check("ask for its limits", done)?;
         Ok(attributes)
     }
@@ -218,27 +233,27 @@ impl Device {
             Ok(_) => {}
             Err(error) => return Err(failed(error)),
         }
-        let mut event = ffi::ibv_async_event::default();
+        let mut event = abi::ibv_async_event::default();
         // SAFETY: an open context, and room for the answer. There is an event, so the call does not wait.
-        if unsafe { ffi::ibv_get_async_event(self.context(), &raw mut event) } != 0 {
+        if unsafe { (self.verbs.ibv_get_async_event)(self.context(), &raw mut event) } != 0 {
             return Err(self.failed("take an event", io::Error::last_os_error()));
         }
         let kind = event.event_type;
         // SAFETY: taken above. Queue pairs and queues wait for this before they end.
-        unsafe { ffi::ibv_ack_async_event(&raw mut event) };
+        unsafe { (self.verbs.ibv_ack_async_event)(&raw mut event) };
         Ok(Some(match kind {
-            ffi::IBV_EVENT_PORT_ACTIVE
-            | ffi::IBV_EVENT_PORT_ERR
-            | ffi::IBV_EVENT_LID_CHANGE
-            | ffi::IBV_EVENT_PKEY_CHANGE
-            | ffi::IBV_EVENT_SM_CHANGE
-            | ffi::IBV_EVENT_CLIENT_REREGISTER
-            | ffi::IBV_EVENT_GID_CHANGE => {
+            abi::IBV_EVENT_PORT_ACTIVE
+            | abi::IBV_EVENT_PORT_ERR
+            | abi::IBV_EVENT_LID_CHANGE
+            | abi::IBV_EVENT_PKEY_CHANGE
+            | abi::IBV_EVENT_SM_CHANGE
+            | abi::IBV_EVENT_CLIENT_REREGISTER
+            | abi::IBV_EVENT_GID_CHANGE => {
                 // SAFETY: it returns a constant text.
-                let name = unsafe { CStr::from_ptr(ffi::ibv_event_type_str(kind)) };
+                let name = unsafe { CStr::from_ptr((self.verbs.ibv_event_type_str)(kind)) };
                 Event::Changed(name.to_string_lossy().into_owned())
             }
-            ffi::IBV_EVENT_DEVICE_FATAL => Event::Fatal,
+            abi::IBV_EVENT_DEVICE_FATAL => Event::Fatal,
             _ => Event::Other,
         }))
     }
@@ -270,19 +285,19 @@ impl Device {
         let attributes = self.attributes()?;
         let gids = self.gids()?;
         let port = |number: u8| {
-            let mut port = ffi::ibv_port_attr::default();
+            let mut port = abi::ibv_port_attr::default();
             // SAFETY: an open context, and room for the answer. The symbol fills the fields of its first version only; the
             // others stay zero.
-            let done = unsafe { ffi::ibv_query_port(self.context(), number, (&raw mut port).cast()) };
+            let done = unsafe { (self.verbs.ibv_query_port)(self.context(), number, &raw mut port) };
             self.check("ask for a port", done)?;
-            let is_ethernet = u32::from(port.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET;
+            let is_ethernet = port.link_layer == abi::IBV_LINK_LAYER_ETHERNET;
             Ok(Port {
                 number,
                 state: match port.state {
-                    ffi::ibv_port_state::IBV_PORT_ACTIVE => PortState::Active,
-                    ffi::ibv_port_state::IBV_PORT_DOWN => PortState::Not("down"),
-                    ffi::ibv_port_state::IBV_PORT_INIT => PortState::Not("initializing"),
-                    ffi::ibv_port_state::IBV_PORT_ARMED => PortState::Not("armed"),
+                    abi::IBV_PORT_ACTIVE => PortState::Active,
+                    abi::IBV_PORT_DOWN => PortState::Not("down"),
+                    abi::IBV_PORT_INIT => PortState::Not("initializing"),
+                    abi::IBV_PORT_ARMED => PortState::Not("armed"),
                     _ => PortState::Not("not active"),
                 },
                 link: if is_ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
@@ -301,14 +316,16 @@ impl Device {
     /// # Errors
     /// [`VerbsError`].
     pub fn pkey_index(&self, port: u8, pkey: u16) -> Result<Option<u16>, VerbsError> {
-        let mut attributes = ffi::ibv_port_attr::default();
+        let mut attributes = abi::ibv_port_attr::default();
         // SAFETY: as in `ports`.
-        let done = unsafe { ffi::ibv_query_port(self.context(), port, (&raw mut attributes).cast()) };
+        let done = unsafe { (self.verbs.ibv_query_port)(self.context(), port, &raw mut attributes) };
         self.check("ask for a port", done)?;
         for index in 0..attributes.pkey_tbl_len {
             let mut found = 0;
             // SAFETY: an open context, and room for the answer.
-            let done = unsafe { ffi::ibv_query_pkey(self.context(), port, i32::from(index), &raw mut found) };
+            let done = unsafe {
+                (self.verbs.ibv_query_pkey)(self.context(), port, i32::from(index), &raw mut found)
+            };
             if done == 0 && (u16::from_be(found) ^ pkey) & 0x7fff == 0 {
                 return Ok(Some(index));
             }
@@ -319,33 +336,29 @@ impl Device {
     /// Returns the addresses of all ports, each with the number of its port.
     fn gids(&self) -> Result<Vec<(u8, Gid)>, VerbsError> {
         const MOST: usize = 1024;
-        let mut entries = vec![ffi::ibv_gid_entry::default(); MOST];
+        let mut entries = vec![abi::ibv_gid_entry::default(); MOST];
         // SAFETY: an open context, and room for `MOST` entries of this size.
         let found = unsafe {
-            ffi::_ibv_query_gid_table(
+            (self.verbs._ibv_query_gid_table)(
                 self.context(),
                 entries.as_mut_ptr(),
                 MOST,
                 0,
-                size_of::<ffi::ibv_gid_entry>(),
+                size_of::<abi::ibv_gid_entry>(),
             )
         };
         let Ok(found) = usize::try_from(found) else {
             let errno = i32::try_from(found.unsigned_abs()).unwrap_or(0);
             return Err(self.failed("ask for its addresses", io::Error::from_raw_os_error(errno)));
         };
-        let gid = |entry: &ffi::ibv_gid_entry| {
+        let gid = |entry: &abi::ibv_gid_entry| {
             let kind = match entry.gid_type {
                 0 => GidKind::InfiniBand,
                 1 => GidKind::RoceV1,
                 _ => GidKind::RoceV2,
             };
-            // SAFETY: 16 bytes, however they are named.
-            let bytes = unsafe { entry.gid.raw };
-            Some((
-                u8::try_from(entry.port_num).ok()?,
-                Gid { index: u8::try_from(entry.gid_index).ok()?, kind, bytes },
-            ))
+            let gid = Gid { index: u8::try_from(entry.gid_index).ok()?, kind, bytes: entry.gid.raw };
+            Some((u8::try_from(entry.port_num).ok()?, gid))
         };
         Ok(entries.iter().take(found).filter_map(gid).collect())
     }
@@ -354,7 +367,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: opened in `open`; everything made of it keeps it, so nothing is left.
-        let done = unsafe { ffi::ibv_close_device(self.context()) };
+        let done = unsafe { (self.verbs.ibv_close_device)(self.context()) };
         if done != 0 {
             tracing::error!(
                 device = self.name,
@@ -373,7 +386,7 @@ impl fmt::Debug for Device {
 
 /// A protection domain: memory is registered in one, and queue pairs reach only memory of theirs.
 pub struct Domain {
-    domain: NonNull<ffi::ibv_pd>,
+    domain: NonNull<abi::ibv_pd>,
     device: Arc<Device>,
 }
 
@@ -389,7 +402,7 @@ impl Domain {
     /// [`VerbsError`].
     pub fn new(device: Arc<Device>) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: an open context.
-        let domain = unsafe { ffi::ibv_alloc_pd(device.context()) };
+        let domain = unsafe { (device.verbs.ibv_alloc_pd)(device.context()) };
         let failed = || device.failed("make a protection domain", io::Error::last_os_error());
         let domain = NonNull::new(domain).ok_or_else(failed)?;
         Ok(Arc::new(Self { domain, device }))
@@ -401,7 +414,7 @@ impl Domain {
         &self.device
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+    pub(crate) fn as_ptr(&self) -> *mut abi::ibv_pd {
         self.domain.as_ptr()
     }
 }
@@ -409,7 +422,7 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: made in `new`; its regions and queue pairs keep it, so there are none.
-        let done = unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) };
+        let done = unsafe { (self.device.verbs.ibv_dealloc_pd)(self.as_ptr()) };
         if done != 0 {
             let error = io::Error::from_raw_os_error(done);
             tracing::error!(device = self.device.name, %error, "cannot free an RDMA protection domain");

@@ -6,9 +6,9 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ibverbs_sys as ffi;
 use parking_lot::Mutex;
 
+use crate::abi;
 use crate::choice::{LinkLayer, Path};
 use crate::device::{Device, Domain, VerbsError};
 use crate::queue::CompletionQueue;
@@ -125,7 +125,7 @@ pub struct PostError {
 pub struct QueuePair {
     /// `None` once it was destroyed. The lock orders posting and destroying: libibverbs lets a driver fail when they
     /// overlap.
-    pair: Mutex<Option<NonNull<ffi::ibv_qp>>>,
+    pair: Mutex<Option<NonNull<abi::ibv_qp>>>,
     address: Address,
     path: Path,
     capacity: Capacity,
@@ -151,10 +151,10 @@ impl QueuePair {
         capacity: Capacity,
         first_packet: u32,
     ) -> Result<Self, VerbsError> {
-        let mut wanted = ffi::ibv_qp_init_attr {
+        let mut wanted = abi::ibv_qp_init_attr {
             send_cq: queue.as_ptr(),
             recv_cq: queue.as_ptr(),
-            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+            qp_type: abi::IBV_QPT_RC,
             ..Default::default()
         };
         wanted.cap.max_send_wr = capacity.requests;
@@ -162,7 +162,7 @@ impl QueuePair {
         wanted.cap.max_send_sge = capacity.pieces;
         wanted.cap.max_recv_sge = 1;
         // SAFETY: a live domain and queue, which this value keeps.
-        let pair = unsafe { ffi::ibv_create_qp(domain.as_ptr(), &raw mut wanted) };
+        let pair = unsafe { (domain.device().verbs().ibv_create_qp)(domain.as_ptr(), &raw mut wanted) };
         let source = io::Error::last_os_error();
         let pair = NonNull::new(pair).ok_or_else(|| domain.device().failed("make a queue pair", source))?;
         let address = Address {
@@ -181,21 +181,16 @@ impl QueuePair {
             domain: domain.clone(),
             queue: queue.clone(),
         };
-        let mut to = ffi::ibv_qp_attr {
-            qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
+        let mut to = abi::ibv_qp_attr {
+            qp_state: abi::IBV_QPS_INIT,
             port_num: path.port,
             pkey_index: path.marks.pkey_index,
             ..Default::default()
         };
         if capacity.remote {
-            let flags = ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
-                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-            to.qp_access_flags = flags.0;
+            to.qp_access_flags = abi::IBV_ACCESS_REMOTE_READ | abi::IBV_ACCESS_REMOTE_WRITE;
         }
-        let named = ffi::ibv_qp_attr_mask::IBV_QP_STATE
-            | ffi::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
-            | ffi::ibv_qp_attr_mask::IBV_QP_PORT
-            | ffi::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+        let named = abi::IBV_QP_STATE | abi::IBV_QP_PKEY_INDEX | abi::IBV_QP_PORT | abi::IBV_QP_ACCESS_FLAGS;
         made.modify("prepare a queue pair", &mut to, named)?;
         Ok(made)
     }
@@ -223,9 +218,8 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`].
     pub fn connect(&self, peer: &Address, timing: Timing) -> Result<(), VerbsError> {
-        use ffi::ibv_qp_attr_mask as Mask;
-        let mut to = ffi::ibv_qp_attr {
-            qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
+        let mut to = abi::ibv_qp_attr {
+            qp_state: abi::IBV_QPS_RTR,
             path_mtu: mtu_number(peer.mtu.min(self.path.mtu)),
             dest_qp_num: peer.pair,
             rq_psn: peer.first_packet,
@@ -238,21 +232,21 @@ impl QueuePair {
         to.ah_attr.sl = self.path.marks.service_level;
         if self.path.link == LinkLayer::Ethernet || peer.lid == 0 {
             to.ah_attr.is_global = 1;
-            to.ah_attr.grh.dgid = ffi::ibv_gid { raw: peer.gid };
+            to.ah_attr.grh.dgid = abi::ibv_gid { raw: peer.gid };
             to.ah_attr.grh.sgid_index = self.path.gid.index;
             to.ah_attr.grh.hop_limit = HOPS;
             to.ah_attr.grh.traffic_class = self.path.marks.traffic_class;
         }
-        let named = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_AV
-            | Mask::IBV_QP_PATH_MTU
-            | Mask::IBV_QP_DEST_QPN
-            | Mask::IBV_QP_RQ_PSN
-            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | Mask::IBV_QP_MIN_RNR_TIMER;
+        let named = abi::IBV_QP_STATE
+            | abi::IBV_QP_AV
+            | abi::IBV_QP_PATH_MTU
+            | abi::IBV_QP_DEST_QPN
+            | abi::IBV_QP_RQ_PSN
+            | abi::IBV_QP_MAX_DEST_RD_ATOMIC
+            | abi::IBV_QP_MIN_RNR_TIMER;
         self.modify("connect a queue pair", &mut to, named)?;
-        let mut to = ffi::ibv_qp_attr {
-            qp_state: ffi::ibv_qp_state::IBV_QPS_RTS,
+        let mut to = abi::ibv_qp_attr {
+            qp_state: abi::IBV_QPS_RTS,
             timeout: timing.timeout,
             retry_cnt: timing.retries,
             rnr_retry: NOT_READY_RETRIES,
@@ -260,27 +254,22 @@ impl QueuePair {
             max_rd_atomic: self.capacity.reads_at_once,
             ..Default::default()
         };
-        let named = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_TIMEOUT
-            | Mask::IBV_QP_RETRY_CNT
-            | Mask::IBV_QP_RNR_RETRY
-            | Mask::IBV_QP_SQ_PSN
-            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        let named = abi::IBV_QP_STATE
+            | abi::IBV_QP_TIMEOUT
+            | abi::IBV_QP_RETRY_CNT
+            | abi::IBV_QP_RNR_RETRY
+            | abi::IBV_QP_SQ_PSN
+            | abi::IBV_QP_MAX_QP_RD_ATOMIC;
         self.modify("start a queue pair", &mut to, named)
     }
 
-    fn modify(
-        &self,
-        step: &'static str,
-        to: &mut ffi::ibv_qp_attr,
-        named: ffi::ibv_qp_attr_mask,
-    ) -> Result<(), VerbsError> {
+    fn modify(&self, step: &'static str, to: &mut abi::ibv_qp_attr, named: u32) -> Result<(), VerbsError> {
         let pair = self.pair.lock();
         let Some(pair) = *pair else {
             return Err(self.domain.device().failed(step, io::ErrorKind::NotConnected.into()));
         };
         // SAFETY: a live queue pair, and attributes that outlive the call.
-        let done = unsafe { ffi::ibv_modify_qp(pair.as_ptr(), to, named.0 as i32) };
+        let done = unsafe { (self.domain.device().verbs().ibv_modify_qp)(pair.as_ptr(), to, named as i32) };
         self.domain.device().check(step, done)
     }
 
@@ -292,7 +281,7 @@ impl QueuePair {
         let pair = self.pair.lock();
         let Some(pair) = *pair else { return Err(destroyed()) };
         for posted in 0..count {
-            let mut request = ffi::ibv_recv_wr { wr_id: id, ..Default::default() };
+            let mut request = abi::ibv_recv_wr { wr_id: id, ..Default::default() };
             let mut bad = std::ptr::null_mut();
             // SAFETY: a live queue pair, whose context has the operation; a request without pieces.
             let done = unsafe {
@@ -316,12 +305,12 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]. The requests before the one that failed go on.
     pub unsafe fn post(&self, works: &[Work<'_>]) -> Result<(), PostError> {
-        let mut pieces: Vec<Vec<ffi::ibv_sge>> = Vec::with_capacity(works.len());
+        let mut pieces: Vec<Vec<abi::ibv_sge>> = Vec::with_capacity(works.len());
         for work in works {
-            let piece = |sge: &Sge| ffi::ibv_sge { addr: sge.address, length: sge.len, lkey: sge.key };
+            let piece = |sge: &Sge| abi::ibv_sge { addr: sge.address, length: sge.len, lkey: sge.key };
             pieces.push(work.local.iter().map(piece).collect());
         }
-        let mut requests: Vec<ffi::ibv_send_wr> =
+        let mut requests: Vec<abi::ibv_send_wr> =
             works.iter().zip(&mut pieces).map(|(work, pieces)| request(work, pieces)).collect();
         // From the last one on, so that each has the address of the next one.
         let mut next = std::ptr::null_mut();
@@ -357,7 +346,7 @@ impl QueuePair {
         let mut pair = self.pair.lock();
         let Some(live) = *pair else { return Ok(()) };
         // SAFETY: live, and under the lock nobody else uses it.
-        let mut done = unsafe { ffi::ibv_destroy_qp(live.as_ptr()) };
+        let mut done = unsafe { (self.domain.device().verbs().ibv_destroy_qp)(live.as_ptr()) };
         // The kernel says this of a device that was taken out, after it has ended all that was under way there.
         if done.abs() == rustix::io::Errno::IO.raw_os_error() {
             done = 0;
@@ -375,23 +364,23 @@ fn destroyed() -> PostError {
     PostError { posted: 0, source: io::ErrorKind::NotConnected.into() }
 }
 
-fn request(work: &Work<'_>, pieces: &mut [ffi::ibv_sge]) -> ffi::ibv_send_wr {
-    let mut request = ffi::ibv_send_wr {
+fn request(work: &Work<'_>, pieces: &mut [abi::ibv_sge]) -> abi::ibv_send_wr {
+    let mut request = abi::ibv_send_wr {
         wr_id: work.id,
         sg_list: pieces.as_mut_ptr(),
         num_sge: i32::try_from(pieces.len()).unwrap_or(i32::MAX),
         ..Default::default()
     };
     request.opcode = match work.op {
-        Op::Read => ffi::ibv_wr_opcode::IBV_WR_RDMA_READ,
-        Op::Write => ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        Op::Read => abi::IBV_WR_RDMA_READ,
+        Op::Write => abi::IBV_WR_RDMA_WRITE,
         Op::WriteAndTell(number) => {
-            request.__bindgen_anon_1.imm_data = number.to_be();
-            ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+            request.imm_data = number.to_be();
+            abi::IBV_WR_RDMA_WRITE_WITH_IMM
         }
     };
     if work.signaled {
-        request.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        request.send_flags = abi::IBV_SEND_SIGNALED;
     }
     request.wr.rdma.remote_addr = work.remote;
     request.wr.rdma.rkey = work.key;

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ibverbs_sys as ffi;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::abi;
 use crate::device::{Device, VerbsError};
+use crate::library::Verbs;
 
 /// Maximum number of completions taken with one call.
 const AT_ONCE: usize = 64;
@@ -21,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A queue into which the requests of queue pairs complete, with a channel that wakes a waiting thread.
 pub struct CompletionQueue {
-    queue: NonNull<ffi::ibv_cq>,
-    channel: NonNull<ffi::ibv_comp_channel>,
+    queue: NonNull<abi::ibv_cq>,
+    channel: NonNull<abi::ibv_comp_channel>,
     device: Arc<Device>,
 }
 
@@ -56,33 +57,34 @@ pub enum Kind {
 pub struct Failure {
     status: u32,
     vendor: u32,
+    /// The library's words for the status.
+    text: &'static CStr,
 }
 
 impl Failure {
     /// Whether the request was only flushed: another one failed first, or this process ended the queue pair.
     #[must_use]
     pub fn is_flushed(self) -> bool {
-        self.status == ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR
+        self.status == abi::IBV_WC_WR_FLUSH_ERR
     }
 
     /// Whether the peer refused the access: a key that is not valid any more, or bytes outside of its memory.
     #[must_use]
     pub fn is_refused_access(self) -> bool {
-        self.status == ffi::ibv_wc_status::IBV_WC_REM_ACCESS_ERR
+        self.status == abi::IBV_WC_REM_ACCESS_ERR
     }
 
     /// Whether the peer did not answer.
     #[must_use]
     pub fn is_silence(self) -> bool {
-        self.status == ffi::ibv_wc_status::IBV_WC_RETRY_EXC_ERR
+        self.status == abi::IBV_WC_RETRY_EXC_ERR
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: it returns a constant text for any number.
-        let text = unsafe { CStr::from_ptr(ffi::ibv_wc_status_str(self.status)) };
-        write!(f, "{} (status {}, vendor {:#x})", text.to_string_lossy(), self.status, self.vendor)
+        let Self { status, vendor, text } = self;
+        write!(f, "{} (status {status}, vendor {vendor:#x})", text.to_string_lossy())
     }
 }
 
@@ -100,19 +102,25 @@ impl CompletionQueue {
     /// [`VerbsError`].
     pub fn new(device: &Arc<Device>, entries: u32) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: an open context.
-        let channel = unsafe { ffi::ibv_create_comp_channel(device.context()) };
+        let channel = unsafe { (device.verbs().ibv_create_comp_channel)(device.context()) };
         let failed = || device.failed("make a completion channel", io::Error::last_os_error());
         let channel = NonNull::new(channel).ok_or_else(failed)?;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
         // SAFETY: an open context and its channel.
         let queue = unsafe {
             let vector = device.next_vector();
-            ffi::ibv_create_cq(device.context(), entries, std::ptr::null_mut(), channel.as_ptr(), vector)
+            (device.verbs().ibv_create_cq)(
+                device.context(),
+                entries,
+                std::ptr::null_mut(),
+                channel.as_ptr(),
+                vector,
+            )
         };
         let source = io::Error::last_os_error();
         let Some(queue) = NonNull::new(queue) else {
             // SAFETY: made above, and nothing uses it.
-            unsafe { ffi::ibv_destroy_comp_channel(channel.as_ptr()) };
+            unsafe { (device.verbs().ibv_destroy_comp_channel)(channel.as_ptr()) };
             return Err(device.failed("make a completion queue", source));
         };
         let made = Self { queue, channel, device: device.clone() };
@@ -121,7 +129,7 @@ impl CompletionQueue {
         Ok(Arc::new(made))
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
+    pub(crate) fn as_ptr(&self) -> *mut abi::ibv_cq {
         self.queue.as_ptr()
     }
 
@@ -131,22 +139,19 @@ impl CompletionQueue {
     /// [`VerbsError`] when the queue is broken, which an overflow does.
     pub fn take(&self, into: &mut Vec<Completion>) -> Result<(), VerbsError> {
         loop {
-            let mut taken = [const { std::mem::MaybeUninit::<ffi::ibv_wc>::zeroed() }; AT_ONCE];
+            let mut taken = [abi::ibv_wc::default(); AT_ONCE];
             // SAFETY: a live queue, whose context has the operation, and room for as many completions as are asked for.
             let n = unsafe {
                 let operations = &(*self.device.context()).ops;
                 match operations.poll_cq {
-                    Some(poll_cq) => poll_cq(self.as_ptr(), AT_ONCE as i32, taken.as_mut_ptr().cast()),
+                    Some(poll_cq) => poll_cq(self.as_ptr(), AT_ONCE as i32, taken.as_mut_ptr()),
                     None => -1,
                 }
             };
             let Ok(n) = usize::try_from(n) else {
                 return Err(self.device.failed("take completions", io::Error::other("the queue is broken")));
             };
-            for done in &taken[..n] {
-                // SAFETY: the call filled the first `n`; zeros are a valid value in any case.
-                into.push(completion(unsafe { done.assume_init_ref() }));
-            }
+            into.extend(taken[..n].iter().map(|done| completion(self.device.verbs(), done)));
             if n < AT_ONCE {
                 return Ok(());
             }
@@ -187,8 +192,13 @@ impl CompletionQueue {
         loop {
             let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
             // SAFETY: a live channel that does not block, and room for the answer.
-            let done =
-                unsafe { ffi::ibv_get_cq_event(self.channel.as_ptr(), &raw mut queue, &raw mut context) };
+            let done = unsafe {
+                (self.device.verbs().ibv_get_cq_event)(
+                    self.channel.as_ptr(),
+                    &raw mut queue,
+                    &raw mut context,
+                )
+            };
             if done != 0 {
                 break;
             }
@@ -196,7 +206,7 @@ impl CompletionQueue {
         }
         if wakes > 0 {
             // SAFETY: a live queue, the only one of its channel.
-            unsafe { ffi::ibv_ack_cq_events(self.as_ptr(), wakes) };
+            unsafe { (self.device.verbs().ibv_ack_cq_events)(self.as_ptr(), wakes) };
         }
     }
 }
@@ -206,15 +216,19 @@ fn libc_enosys() -> i32 {
     rustix::io::Errno::NOSYS.raw_os_error()
 }
 
-fn completion(done: &ffi::ibv_wc) -> Completion {
-    let result = match done.error() {
-        Some((status, vendor)) => Err(Failure { status, vendor }),
-        None if done.opcode() & ffi::ibv_wc_opcode::IBV_WC_RECV != 0 => {
-            Ok(Kind::Received(done.imm_data().map_or(0, u32::from_be)))
-        }
-        None => Ok(Kind::Sent),
+fn completion(verbs: &Verbs, done: &abi::ibv_wc) -> Completion {
+    let abi::ibv_wc { status, opcode, vendor_err: vendor, .. } = *done;
+    let result = if status != abi::IBV_WC_SUCCESS {
+        // SAFETY: it returns a constant text for any number.
+        let text = unsafe { CStr::from_ptr((verbs.ibv_wc_status_str)(status)) };
+        Err(Failure { status, vendor, text })
+    } else if opcode & abi::IBV_WC_RECV != 0 {
+        let has_number = done.wc_flags & abi::IBV_WC_WITH_IMM != 0;
+        Ok(Kind::Received(if has_number { u32::from_be(done.imm_data) } else { 0 }))
+    } else {
+        Ok(Kind::Sent)
     };
-    Completion { id: done.wr_id(), pair: done.qp_num, result }
+    Completion { id: done.wr_id, pair: done.qp_num, result }
 }
 
 impl AsFd for CompletionQueue {
@@ -234,10 +248,13 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.clear();
         // SAFETY: made in `new`; its queue pairs keep it, so there are none.
-        let done = unsafe { ffi::ibv_destroy_cq(self.as_ptr()) };
+        let done = unsafe { (self.device.verbs().ibv_destroy_cq)(self.as_ptr()) };
         // SAFETY: as above, and its queue is gone.
-        let done =
-            if done == 0 { unsafe { ffi::ibv_destroy_comp_channel(self.channel.as_ptr()) } } else { done };
+        let done = if done == 0 {
+            unsafe { (self.device.verbs().ibv_destroy_comp_channel)(self.channel.as_ptr()) }
+        } else {
+            done
+        };
         if done != 0 {
             let error = io::Error::from_raw_os_error(done);
             tracing::error!(device = self.device.name(), %error, "cannot destroy a completion queue");

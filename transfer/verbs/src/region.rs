@@ -6,8 +6,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ibverbs_sys as ffi;
-
+use crate::abi;
 use crate::device::{Device, Domain};
 use crate::pin_limit::PinLimit;
 
@@ -63,7 +62,7 @@ impl RegisterError {
 
 /// Memory registered with a device. It is registered until the value is dropped, and kept as long.
 pub struct Region {
-    region: NonNull<ffi::ibv_mr>,
+    region: NonNull<abi::ibv_mr>,
     domain: Arc<Domain>,
     /// `None` once it was leaked, because the device would not forget it.
     memory: Option<Arc<dyn Memory>>,
@@ -81,18 +80,17 @@ impl Region {
     /// [`RegisterError`], which says what limits it.
     pub fn new(domain: &Arc<Domain>, memory: Arc<dyn Memory>, access: Access) -> Result<Self, RegisterError> {
         let (base, len) = memory.range();
-        let (local, read, write) = (
-            ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
-            ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ,
-            ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
-        );
+        let (local, read, write) =
+            (abi::IBV_ACCESS_LOCAL_WRITE, abi::IBV_ACCESS_REMOTE_READ, abi::IBV_ACCESS_REMOTE_WRITE);
         let flags = match access {
             Access::Local => local,
             Access::RemoteRead => read,
             Access::Remote => local | read | write,
         };
         // SAFETY: a live domain, and memory that is mapped as long as this value holds it.
-        let region = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), base.as_ptr().cast(), len, flags.0 as i32) };
+        let region = unsafe {
+            (domain.device().verbs().ibv_reg_mr)(domain.as_ptr(), base.as_ptr().cast(), len, flags as i32)
+        };
         let source = io::Error::last_os_error();
         let region = NonNull::new(region).ok_or_else(|| RegisterError::new(domain.device(), len, source))?;
         Ok(Self { region, domain: domain.clone(), memory: Some(memory) })
@@ -131,7 +129,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered in `new`.
-        let done = unsafe { ffi::ibv_dereg_mr(self.region.as_ptr()) };
+        let done = unsafe { (self.domain.device().verbs().ibv_dereg_mr)(self.region.as_ptr()) };
         if done != 0 {
             // The device may still write there, so this memory must not be used for anything else.
             std::mem::forget(self.memory.take());

@@ -50,6 +50,8 @@ pub struct Client {
 /// State that all handles of a client share, whatever their deadlines.
 struct Shared {
     background: Background,
+    /// The devices, or why there are none.
+    rdma: Result<Arc<Rdma>, NoRdma>,
     closed: CancellationToken,
     /// Closes the client when the last clone is dropped.
     _life: DropGuard,
@@ -117,9 +119,13 @@ impl Client {
             return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
         }
         let counters = Arc::new(Counters::new());
-        let transport = match &builder.transport {
-            Some(own) => own.clone(),
-            None => transport(&builder, &counters)?,
+        let (transport, rdma) = match &builder.transport {
+            Some(own) => (own.clone(), Err(NoRdma::new("this client has a transport of its own"))),
+            None => {
+                let rdma =
+                    Rdma::for_process(builder.transports, &builder.rdma_devices, &builder.rdma_options)?;
+                (transport(&builder, &rdma, &counters), rdma)
+            }
         };
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
@@ -182,7 +188,7 @@ impl Client {
         if builder.publish_local {
             background.handle().spawn(objects::publish(core.clone(), closed.clone()));
         }
-        let shared = Arc::new(Shared { background, closed, _life: life });
+        let shared = Arc::new(Shared { background, rdma, closed, _life: life });
         Ok(Self { core: Arc::new(core), shared })
     }
 
@@ -602,6 +608,16 @@ impl Client {
         peers
     }
 
+    /// Returns the names of the RDMA devices that this client can use at present. With [`Transports::Auto`] it goes on without any:
+    /// a program whose user asked for RDMA can tell them why.
+    ///
+    /// # Errors
+    /// Why there is none: the [settings](Builder::transports) exclude RDMA, or this machine has no library or no device for it.
+    pub fn rdma_devices(&self) -> Result<Vec<String>, NoRdma> {
+        let rdma = self.shared.rdma.as_ref().map_err(NoRdma::clone)?;
+        rdma.why_down().map_or_else(|| Ok(rdma.names().map(str::to_owned).collect()), Err)
+    }
+
     /// Returns an interface to query and administer the masters.
     #[must_use]
     pub fn admin(&self) -> Admin {
@@ -621,8 +637,11 @@ fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
 }
 
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
-fn transport(builder: &Builder, counters: &Arc<Counters>) -> Result<Arc<dyn Transport>, NoRdma> {
-    let rdma = Rdma::for_process(builder.transports, &builder.rdma_devices, &builder.rdma_options)?;
+fn transport(
+    builder: &Builder,
+    rdma: &Result<Arc<Rdma>, NoRdma>,
+    counters: &Arc<Counters>,
+) -> Arc<dyn Transport> {
     let sums = if builder.checksum { Sums::All } else { Sums::Writes };
     let options = TcpOptions { sums, ..TcpOptions::default() };
     let counted = counters.clone();
@@ -638,7 +657,7 @@ fn transport(builder: &Builder, counters: &Arc<Counters>) -> Result<Arc<dyn Tran
     let tcp = match rdma {
         Ok(rdma) => {
             let only = builder.transports == Transports::Rdma;
-            TcpTransport::with_rdma(options, rdma, only, on_moved)
+            TcpTransport::with_rdma(options, rdma.clone(), only, on_moved)
         }
         Err(why) => {
             tracing::debug!("no RDMA: {why}");
@@ -646,7 +665,7 @@ fn transport(builder: &Builder, counters: &Arc<Counters>) -> Result<Arc<dyn Tran
         }
     };
     let shm = if builder.transports.shm() { builder.shm } else { ShmAccess::Off };
-    Ok(Arc::new(ShmTransport::new(tcp, shm, on_shared)))
+    Arc::new(ShmTransport::new(tcp, shm, on_shared))
 }
 
 #[cfg(test)]

@@ -208,7 +208,8 @@ impl Builder {
     }
 
     /// Sets the transports that move bytes to and from stores. Each store is reached by the best one that both have. With
-    /// [`Transports::Rdma`] a store that can't be reached by RDMA counts as unreachable. Default: [`Transports::Auto`].
+    /// [`Transports::Rdma`] a client does not connect without a device, and a store that can't be reached by RDMA counts as
+    /// unreachable. With [`Transports::Auto`], the default, other transports replace RDMA; [`Client::rdma_devices`] says whether and why.
     #[must_use]
     pub fn transports(mut self, transports: Transports) -> Self {
         self.transports = transports;

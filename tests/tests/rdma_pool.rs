@@ -76,6 +76,9 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     assert_eq!(got.read.unwrap(), Some(SIZE));
     assert!(got.into[0].as_slice() == bytes);
 
+    assert_eq!(clients[0].rdma_devices(), Ok(vec!["rxe0".to_owned()]));
+    let why_not = clients[1].rdma_devices().unwrap_err().to_string();
+    assert!(why_not.contains("limited to tcp"), "{why_not}");
     for (client, by) in clients.iter().zip(["rdma", "tcp", "shm"]) {
         let peers = client.transports();
         assert_eq!(peers.len(), 2, "{peers:?}");

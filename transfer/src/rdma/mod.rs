@@ -58,6 +58,14 @@ pub use self::ways::Rdma;
 #[error("{0}")]
 pub struct NoRdma(pub(crate) String);
 
+impl NoRdma {
+    /// Creates the error of a process that has another reason.
+    #[must_use]
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
 /// A device, and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {

@@ -472,9 +472,10 @@ impl PutOptions {
 pub enum Put {
     /// The value is in the pool, acknowledged by a majority of the masters.
     Stored,
-    /// The key existed; its value stays. Without a leader: this client has a value of the key in its local cache or its embedded store.
+    /// The key existed; its value stays.
     AlreadyExists,
-    /// No leader was in reach. The value is only in this client's local cache, which is no acknowledgement.
+    /// No leader was in reach, and this is no acknowledgement: this client alone has a value of the key, this one or, if it had one
+    /// before, that one.
     LocalOnly,
 }
 

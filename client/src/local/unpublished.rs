@@ -90,22 +90,18 @@ impl Queue {
 }
 
 impl Unpublished {
-    /// Keeps a value until it is published, unless this client has one of the key. Returns `false` if that is an object of the pool, as far as
-    /// it is known here; an earlier local put that waits is as local as this one.
+    /// Keeps a value until it is published, unless this client has one of the key.
     pub(crate) fn keep(
         &self,
         put: LocalPut,
         value: impl FnOnce() -> Bytes,
         cache: &LocalCache,
         counters: &Counters,
-    ) -> bool {
+    ) {
         // Both change under the lock, so that queue and cache agree which of two puts of a key is kept.
         let mut queue = self.queue.lock();
-        if queue.versions.get(&put.key).is_some_and(|version| cache.exact(&put.key, *version).is_some()) {
-            return true;
-        }
         if cache.any(&put.key).is_some() {
-            return false;
+            return;
         }
         if queue.versions.contains_key(&put.key) {
             // The cache has lost the earlier put's value.
@@ -122,7 +118,6 @@ impl Unpublished {
         queue.puts.push_back(put);
         drop(queue);
         self.added.notify_one();
-        true
     }
 
     /// Drops all puts, because the client changes to another cluster and clears its cache.
@@ -326,10 +321,10 @@ mod tests {
             self.put_value(key, version, options, Bytes::from_static(b"v"));
         }
 
-        fn put_value(&self, key: u128, version: u128, options: &Arc<PutOptions>, value: Bytes) -> bool {
+        fn put_value(&self, key: u128, version: u128, options: &Arc<PutOptions>, value: Bytes) {
             let key = Box::from(key.to_be_bytes());
             let put = LocalPut { key, version: PutId(version), options: Arc::clone(options) };
-            self.unpublished.keep(put, || value, &self.cache, &self.counters)
+            self.unpublished.keep(put, || value, &self.cache, &self.counters);
         }
 
         fn put_keys(&self, keys: std::ops::RangeInclusive<u128>) {
@@ -425,12 +420,12 @@ mod tests {
     }
 
     #[test]
-    fn a_put_of_a_key_that_is_cached_is_not_kept_and_one_of_a_local_put_finds_it() {
+    fn the_first_value_of_a_key_is_kept_and_one_of_the_pool_is_not_put_again() {
         let kept = Kept::new(1 << 20);
         kept.cache.insert(&key_of(7), PutId(7), Bytes::from_static(b"old"));
-        let put = |key, version| kept.put_value(key, version, &Arc::default(), Bytes::from_static(b"v"));
-        assert!(!put(7, 1), "it exists, as far as is known");
-        assert!(put(1, 2) && put(1, 3));
+        for (key, version) in [(7, 1), (1, 2), (1, 3)] {
+            kept.put(key, version, &Arc::default());
+        }
         assert_eq!(kept.cache.any(&key_of(7)).map(|entry| entry.version), Some(PutId(7)));
         assert_eq!(kept.versions(), [2]);
     }

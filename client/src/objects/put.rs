@@ -588,20 +588,20 @@ impl Core {
             } else {
                 let value = || value(&put, call);
                 let embedded = self.local.embedded.as_ref();
-                let kept = match &unpublished {
-                    _ if embedded.is_some_and(|here| here.find(&put.key).is_some()) => false,
+                // A value that this client has of the key stays.
+                match &unpublished {
+                    _ if embedded.is_some_and(|here| here.find(&put.key).is_some()) => {}
                     Some((unpublished, options)) => {
                         let options = Arc::clone(options);
                         let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
-                        unpublished.keep(local, value, &self.local.cache, &self.counters)
+                        unpublished.keep(local, value, &self.local.cache, &self.counters);
                     }
                     None if self.local.cache.any(&put.key).is_none() => {
                         self.local.cache.insert(&put.key, put.put, value());
-                        true
                     }
-                    None => false,
-                };
-                Ok(if kept { Put::LocalOnly } else { Put::AlreadyExists })
+                    None => {}
+                }
+                Ok(Put::LocalOnly)
             };
             Round::Done(put.at, result)
         };

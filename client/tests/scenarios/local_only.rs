@@ -108,8 +108,8 @@ async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone
     assert_eq!(client.put("new", b"ours").await.unwrap(), Put::LocalOnly);
     assert_eq!(
         client.put("stale", b"ours").await.unwrap(),
-        Put::AlreadyExists,
-        "as far as this client knows"
+        Put::LocalOnly,
+        "whether the pool has it is not known"
     );
     assert_eq!(client.get("stale").await.unwrap().unwrap(), b"old"[..]);
     for _ in 0..3 {
@@ -277,7 +277,7 @@ async fn a_get_tells_who_answered_and_a_put_of_a_cached_key_finds_it() {
         cluster.depose();
         assert_eq!(source("ours").await, (true, Source::Local));
         assert_eq!(source("absent").await, (false, Source::Local));
-        assert_eq!(client.put("ours", b"new").await.unwrap(), Put::AlreadyExists);
+        assert_eq!(client.put("ours", b"new").await.unwrap(), Put::LocalOnly);
         assert_eq!(client.get("ours").await.unwrap().unwrap(), b"v"[..]);
     }
 }
@@ -334,6 +334,6 @@ async fn a_put_without_a_leader_finds_an_object_of_the_embedded_store() {
     cluster.depose();
     assert_eq!(client.get("nothing").await.unwrap(), None);
     assert_eq!(client.mode(), Mode::LocalOnly);
-    assert_eq!(client.put("k", b"other").await.unwrap(), Put::AlreadyExists);
+    assert_eq!(client.put("k", b"other").await.unwrap(), Put::LocalOnly);
     assert_eq!(client.put("other", b"value").await.unwrap(), Put::LocalOnly);
 }

@@ -21,6 +21,18 @@ macro_rules! counters {
             pub cache_bytes: u64,
         }
 
+        impl Stats {
+            /// Returns each counter with the name of its field.
+            #[must_use]
+            pub fn by_name(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    $((stringify!($field), self.$field),)*
+                    $((stringify!($timer), self.$timer),)*
+                    ("cache_bytes", self.cache_bytes),
+                ]
+            }
+        }
+
         /// Lists the metrics of a client, by name.
         #[must_use]
         pub fn metrics_reference() -> Vec<Metric> {

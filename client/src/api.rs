@@ -331,6 +331,16 @@ impl Client {
         results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
     }
 
+    /// [`batch_get`](Self::batch_get) into memory that is the caller's alone: the local cache shares none of it, and keeps a copy.
+    pub async fn batch_get_owned<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+    ) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let items = copied(keys).into_iter().map(|key| (key, Destination::whole_owned())).collect();
+        let results = self.run("get", keys.len(), self.core().gets(items)).await;
+        results.into_iter().map(|result| Ok(result?.and_then(Got::owned))).collect()
+    }
+
     /// [`get`](Self::get), with who answered. It tells a hit of the pool from one of the cache, and a miss of the pool from one without a
     /// leader.
     ///

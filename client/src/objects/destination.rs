@@ -10,8 +10,10 @@ use crate::Error;
 /// Outcome of a read.
 #[derive(Clone, Debug)]
 pub(crate) enum Got {
-    /// The whole object, in memory of its own.
+    /// The whole object, in memory of its own, which others may share.
     Bytes(Bytes),
+    /// The whole object, in memory that nobody shares.
+    Owned(Vec<u8>),
     /// The ranges that were wanted, in memory of their own.
     Parts(Vec<Bytes>),
     /// Number of bytes written to the caller's memory.
@@ -23,6 +25,10 @@ impl Got {
         if let Self::Bytes(value) = self { Some(value) } else { None }
     }
 
+    pub(crate) fn owned(self) -> Option<Vec<u8>> {
+        if let Self::Owned(value) = self { Some(value) } else { None }
+    }
+
     pub(crate) fn parts(self) -> Option<Vec<Bytes>> {
         if let Self::Parts(parts) = self { Some(parts) } else { None }
     }
@@ -30,6 +36,7 @@ impl Got {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Bytes(value) => value.len(),
+            Self::Owned(value) => value.len(),
             Self::Parts(parts) => parts.iter().map(Bytes::len).sum(),
             Self::Len(len) => *len,
         }
@@ -57,13 +64,26 @@ enum Wanted {
 enum Memory<'a> {
     Caller(Vec<ReadBuffer<'a>>),
     /// Memory that the read allocates once it knows the size.
-    Own(Vec<u8>),
+    Own(Vec<u8>, Sharing),
+}
+
+/// Whether memory that a read allocates may be shared with the local cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    Shared,
+    Alone,
 }
 
 impl<'a> Destination<'a> {
     /// The whole object, in memory of its own.
     pub(crate) fn whole() -> Self {
-        Self { wanted: Wanted::Whole(ByteRange { offset: 0, len: 0 }), memory: Memory::Own(Vec::new()) }
+        let memory = Memory::Own(Vec::new(), Sharing::Shared);
+        Self { wanted: Wanted::Whole(ByteRange { offset: 0, len: 0 }), memory }
+    }
+
+    /// The whole object, in memory that is the caller's alone in the end.
+    pub(crate) fn whole_owned() -> Self {
+        Self { memory: Memory::Own(Vec::new(), Sharing::Alone), ..Self::whole() }
     }
 
     /// The whole object, in the caller's buffers.
@@ -73,7 +93,7 @@ impl<'a> Destination<'a> {
 
     /// Ranges of the object, in memory of its own.
     pub(crate) fn ranges(ranges: Vec<ByteRange>) -> Self {
-        Self { wanted: Wanted::Ranges(ranges), memory: Memory::Own(Vec::new()) }
+        Self { wanted: Wanted::Ranges(ranges), memory: Memory::Own(Vec::new(), Sharing::Shared) }
     }
 
     /// Ranges of the object, each given by its offset and the caller's buffer for it.
@@ -97,7 +117,7 @@ impl<'a> Destination<'a> {
                 let why = || format!("{room} bytes of memory for an object of {size} bytes");
                 if room < self.len() { Err(refused(why())) } else { Ok(()) }
             }
-            Memory::Own(_) => Ok(()),
+            Memory::Own(..) => Ok(()),
         }
     }
 
@@ -105,7 +125,7 @@ impl<'a> Destination<'a> {
     pub(crate) fn make_room(&mut self, size: u64) -> Result<(), Error> {
         self.check(size)?;
         let len = usize::try_from(self.len());
-        let Memory::Own(own) = &mut self.memory else { return Ok(()) };
+        let Memory::Own(own, _) = &mut self.memory else { return Ok(()) };
         own.clear();
         match len {
             Ok(len) if own.try_reserve_exact(len).is_ok() => own.resize(len, 0),
@@ -144,7 +164,7 @@ impl<'a> Destination<'a> {
     /// Returns the bytes in memory of its own; none if the memory is the caller's.
     pub(crate) fn own(&self) -> &[u8] {
         match &self.memory {
-            Memory::Own(own) => own,
+            Memory::Own(own, _) => own,
             Memory::Caller(_) => &[],
         }
     }
@@ -158,7 +178,8 @@ impl<'a> Destination<'a> {
         let len = self.len();
         match &mut self.memory {
             Memory::Caller(_) => Got::Len(usize::try_from(len).unwrap_or(usize::MAX)),
-            Memory::Own(own) => {
+            Memory::Own(own, Sharing::Alone) => Got::Owned(std::mem::take(own)),
+            Memory::Own(own, Sharing::Shared) => {
                 let mut value = Bytes::from(std::mem::take(own));
                 match &self.wanted {
                     Wanted::Whole(_) => Got::Bytes(value),
@@ -172,15 +193,16 @@ impl<'a> Destination<'a> {
         }
     }
 
-    /// Returns the result from a value in memory. It copies only into the caller's memory.
+    /// Returns the result from a value in memory. It copies only into memory of the caller, or for the caller alone.
     pub(crate) fn deliver(&mut self, value: Bytes) -> Result<Got, Error> {
         self.check(value.len() as u64)?;
         let part = |range: &ByteRange| usize_of(range.offset)..usize_of(range.offset + range.len);
         match (&self.memory, &self.wanted) {
-            (Memory::Own(_), Wanted::Whole(_)) => return Ok(Got::Bytes(value)),
-            (Memory::Own(_), Wanted::Ranges(ranges)) => {
+            (Memory::Own(_, Sharing::Shared), Wanted::Whole(_)) => return Ok(Got::Bytes(value)),
+            (Memory::Own(_, Sharing::Shared), Wanted::Ranges(ranges)) => {
                 return Ok(Got::Parts(ranges.iter().map(|range| value.slice(part(range))).collect()));
             }
+            (Memory::Own(_, Sharing::Alone), _) => self.make_room(value.len() as u64)?,
             (Memory::Caller(_), _) => {}
         }
         for read in self.reads(0) {
@@ -222,7 +244,7 @@ struct Buffers<'b, 'a> {
 impl<'b, 'a> Buffers<'b, 'a> {
     fn of(memory: &'b mut Memory<'a>) -> Self {
         match memory {
-            Memory::Own(own) => Self { first: own.into(), rest: Default::default() },
+            Memory::Own(own, _) => Self { first: own.into(), rest: Default::default() },
             Memory::Caller(buffers) => Self { first: (&mut []).into(), rest: buffers.iter_mut() },
         }
     }

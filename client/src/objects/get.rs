@@ -496,8 +496,11 @@ impl<'a> Slot<'a> {
             return self.deliver(value);
         }
         let got = self.destination.filled();
-        if let Got::Bytes(value) = &got {
-            cached(value);
+        match &got {
+            Got::Bytes(value) => cached(value),
+            // The cache has a copy, or nothing at all.
+            Got::Owned(value) if cache.holds(value.len() as u64) => cached(&Bytes::copy_from_slice(value)),
+            Got::Owned(_) | Got::Parts(_) | Got::Len(_) => {}
         }
         self.result = Some(Ok(Some(got)));
     }

@@ -9,7 +9,7 @@ use mc_client::{
     RangeFromRaw, RangeIntoRaw, RawBytes, ReadIntoRaw, WriteFromRaw,
 };
 
-use crate::support::Cluster;
+use crate::support::{Cluster, On};
 
 /// Memory that no reference is made to during calls.
 struct Memory(Box<[u8]>);
@@ -109,4 +109,22 @@ fn calls_can_outlive_the_place_that_makes_them() {
         lasts(async move { clone.batch_write_from_raw(vec![WriteFromRaw::new(&puts, Vec::new())]).await });
     }
     let _ = (check, check_sessions);
+}
+
+#[tokio::test]
+async fn a_get_that_allocates_for_the_caller_alone_shares_nothing_with_the_cache() {
+    let cluster = Cluster::start(1);
+    let client = cluster.builder().connect().await.unwrap();
+    client.put("k", b"value").await.unwrap();
+    let other = cluster.builder().connect().await.unwrap();
+    // From the stores first, then from the cache, which the first one has filled.
+    for hits in [0, 1, 2] {
+        let mut got = other.batch_get_owned(&["k", "none"]).await;
+        assert_eq!(got.pop().unwrap().unwrap(), None);
+        let mut value = got.remove(0).unwrap().unwrap();
+        assert_eq!((&value[..], other.stats().cache_hits), (&b"value"[..], hits));
+        value.fill(0);
+    }
+    let (reads, calls) = (cluster.world.lock().reads, cluster.world.lock().count(On::Get));
+    assert_eq!((reads, calls), (1, 3), "one call to the leader for each");
 }

@@ -30,6 +30,7 @@ async fn moved(cluster: &Cluster, store: usize) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     const SIZE: usize = 3 << 20;
     let mut cluster = pool().start().await;

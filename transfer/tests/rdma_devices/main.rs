@@ -109,6 +109,7 @@ async fn moves_bytes(store: &Store, rdma: &Arc<Rdma>) {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_second_device_is_named_while_it_is_down_or_has_no_address_and_used_from_then_on() {
     second_device();
     // The first one has its IPv4 address there.
@@ -128,6 +129,7 @@ async fn a_second_device_is_named_while_it_is_down_or_has_no_address_and_used_fr
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_second_device_that_fails_its_self_test_is_left_and_named() {
     drop(open_both().await);
     let _fault = verbs::have("rxe1", Fault::NoPairs);
@@ -142,6 +144,7 @@ async fn a_second_device_that_fails_its_self_test_is_left_and_named() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_second_device_that_registers_no_memory_is_named_and_the_first_goes_on() {
     let rdma = open_both().await;
     let store = store(&rdma).await;
@@ -158,6 +161,7 @@ async fn a_second_device_that_registers_no_memory_is_named_and_the_first_goes_on
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn devices_of_one_subnet_go_together_whatever_their_numbers() {
     drop(open_both().await);
     let named = |names: [&str; 2]| RdmaDevices::Named(names.map(str::to_owned).to_vec());
@@ -169,6 +173,7 @@ async fn devices_of_one_subnet_go_together_whatever_their_numbers() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn completion_queues_are_spread_over_the_processors() {
     let rdma = open(&first_device());
     let store = store(&rdma).await;
@@ -180,6 +185,7 @@ async fn completion_queues_are_spread_over_the_processors() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_device_that_has_failed_is_not_used_until_it_is_opened_again() {
     let rdma = open_both().await;
     let store = store(&rdma).await;
@@ -201,6 +207,7 @@ async fn a_device_that_has_failed_is_not_used_until_it_is_opened_again() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_way_that_failed_is_probed_without_a_call() {
     let rdma = open(&first_device());
     let store = store(&rdma).await;
@@ -224,6 +231,7 @@ async fn a_way_that_failed_is_probed_without_a_call() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn each_option_takes_effect_at_both_ends() {
     let text = "traffic-class=104,service-level=3,gid-index=0,pkey=0x7fff,port=1,timeout=17";
     let options: RdmaOptions = text.parse().unwrap();
@@ -250,6 +258,7 @@ async fn each_option_takes_effect_at_both_ends() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn an_option_that_no_device_can_follow_is_named() {
     for (option, named) in [
         ("port=9", "port 9 was asked for"),
@@ -265,6 +274,7 @@ fn an_option_that_no_device_can_follow_is_named() {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_client_beyond_the_number_of_pairs_uses_tcp_until_another_is_idle() {
     let options: RdmaOptions = "pairs=1".parse().unwrap();
     let rdma = Rdma::open(&first_device(), &options).unwrap();

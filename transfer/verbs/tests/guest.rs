@@ -136,6 +136,7 @@ impl End {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn bytes_are_equal_both_ways_in_pieces_and_with_a_message_after_them() {
     let [client, store] = End::two(LEN);
     client.buffer.fill(pattern(1));
@@ -165,6 +166,7 @@ fn bytes_are_equal_both_ways_in_pieces_and_with_a_message_after_them() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn bytes_outside_of_a_region_and_stale_keys_are_refused() {
     let [client, store] = End::two(LEN);
     client.post(1, Op::Read, &[client.sge(0, 4096)], &store, LEN as u64 - 4095);
@@ -187,6 +189,7 @@ fn bytes_outside_of_a_region_and_stale_keys_are_refused() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn a_peer_that_is_gone_is_noticed_within_seconds() {
     let [client, store] = End::two(LEN);
     store.pair.destroy().unwrap();
@@ -200,6 +203,7 @@ fn a_peer_that_is_gone_is_noticed_within_seconds() {
 
 /// What the fence builds on: see `QueuePair`. Without the destruction, thousands of foreign bytes are found.
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn no_byte_comes_in_once_the_target_has_destroyed_its_queue_pair() {
     let mut broken = 0;
     for round in 0..10 {
@@ -229,6 +233,7 @@ fn no_byte_comes_in_once_the_target_has_destroyed_its_queue_pair() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn no_byte_of_a_read_comes_in_once_its_own_queue_pair_is_destroyed() {
     for round in 0..5 {
         let [client, store] = End::two(4 << 20);
@@ -258,6 +263,7 @@ fn no_byte_of_a_read_comes_in_once_its_own_queue_pair_is_destroyed() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn memory_beyond_the_limit_is_an_error_that_names_the_limit_and_the_fix() {
     let me = std::env::current_exe().unwrap();
     let output = std::process::Command::new("setpriv")
@@ -283,6 +289,7 @@ fn limited() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn nothing_is_left_of_a_hundred_connections() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let pinned = || mc_verbs::PinLimit::of_this_process().pinned;
@@ -298,6 +305,7 @@ fn nothing_is_left_of_a_hundred_connections() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn limits_and_names_are_told() {
     let (domain, path) = domain();
     let limits = domain.device().limits().unwrap();
@@ -308,6 +316,7 @@ fn limits_and_names_are_told() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn a_device_passes_the_test_with_itself_again_and_again() {
     let (domain, path) = domain();
     for _ in 0..3 {
@@ -321,6 +330,7 @@ fn a_device_passes_the_test_with_itself_again_and_again() {
 }
 
 #[test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 fn a_device_tells_of_a_new_address() {
     let (domain, _) = domain();
     let ip = |what: &str| {

@@ -90,12 +90,6 @@ pub(super) async fn write(
         .await
 }
 
-/// Reads objects into memory that nobody else has.
-pub(super) async fn get_owned(client: &Client, keys: &[Bytes]) -> Vec<Result<Option<Vec<u8>>, Error>> {
-    let got = client.batch_get(keys).await;
-    got.into_iter().map(|value| value.map(|value| value.map(Vec::from))).collect()
-}
-
 /// Says whether objects exist, without a read lease.
 pub(super) async fn peek(client: &Client, keys: &[Bytes]) -> Vec<Result<bool, Error>> {
     let found = client.batch_peek(keys).await;

@@ -219,7 +219,7 @@ impl Client {
         queue: OnQueue<'_, 'py>,
     ) -> PyResult<Py<PyAny>> {
         let (keys, client, form) = (args::keys(keys)?, self.client(py)?, self.form);
-        let call = async move { calls::get_owned(&client, &keys).await };
+        let call = async move { client.batch_get_owned(&keys).await };
         results::run(py, queue, Vec::new(), call, move |py, got| {
             results::objects(py, got, form, Call::Get, |py, value| match form {
                 Form::Values => Ok(Py::new(py, Memory::new(RegisteredMemory::from_vec(value)))?.into_any()),

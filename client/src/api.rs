@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_transfer::{
-    NoRdma, PeerReport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums,
-    TcpOptions, TcpTransport, Transport, Transports, WriteBuffer,
+    HostMemory, NoRdma, PeerReport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess,
+    ShmTransport, Sums, TcpOptions, TcpTransport, Transport, Transports, WriteBuffer,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -122,9 +122,9 @@ impl Client {
         let (transport, rdma) = match &builder.transport {
             Some(own) => (own.clone(), Err(NoRdma::new("this client has a transport of its own"))),
             None => {
-                let rdma =
-                    Rdma::for_process(builder.transports, &builder.rdma_devices, &builder.rdma_options)?;
-                (transport(&builder, &rdma, &counters), rdma)
+                let memory = builder.host_memory.clone().unwrap_or_default();
+                let rdma = memory.rdma(builder.transports, &builder.rdma_devices, &builder.rdma_options)?;
+                (transport(&builder, &memory, &rdma, &counters), rdma)
             }
         };
         let listed = list.resolve().await;
@@ -389,7 +389,7 @@ impl Client {
     /// Registers memory with the transports, for zero-copy calls.
     ///
     /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from), which
-    /// work as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`. Memory of
+    /// work as well with any other memory. Register memory of another owner with [`HostMemory::register`]. Memory of
     /// [`allocate`](Self::allocate) saves a copy.
     #[must_use]
     pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
@@ -649,6 +649,7 @@ fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
 fn transport(
     builder: &Builder,
+    memory: &HostMemory,
     rdma: &Result<Arc<Rdma>, NoRdma>,
     counters: &Arc<Counters>,
 ) -> Arc<dyn Transport> {
@@ -667,11 +668,11 @@ fn transport(
     let tcp = match rdma {
         Ok(rdma) => {
             let only = builder.transports == Transports::Rdma;
-            TcpTransport::with_rdma(options, rdma.clone(), only, on_moved)
+            TcpTransport::with_rdma(options, memory, rdma.clone(), only, on_moved)
         }
         Err(why) => {
             tracing::debug!("no RDMA: {why}");
-            TcpTransport::without_rdma(options, why.to_string())
+            TcpTransport::without_rdma(options, memory, why.to_string())
         }
     };
     let shm = if builder.transports.shm() { builder.shm } else { ShmAccess::Off };

@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{Memory, RdmaDevices, RdmaOptions, ShmAccess, Transport, Transports};
+use mc_transfer::{HostMemory, Memory, RdmaDevices, RdmaOptions, ShmAccess, Transport, Transports};
 use mc_types::{ByteSize, ClusterId, StoreId};
 use tokio::runtime::Handle;
 
@@ -37,6 +37,7 @@ pub struct Builder {
     pub(crate) transports: Transports,
     pub(crate) rdma_devices: RdmaDevices,
     pub(crate) rdma_options: RdmaOptions,
+    pub(crate) host_memory: Option<HostMemory>,
     pub(crate) transport: Option<Arc<dyn Transport>>,
     pub(crate) runtime: Option<Handle>,
 }
@@ -63,6 +64,7 @@ impl Default for Builder {
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),
             rdma_options: RdmaOptions::default(),
+            host_memory: None,
             transport: None,
             runtime: None,
         }
@@ -228,6 +230,15 @@ impl Builder {
     #[must_use]
     pub fn rdma_options(mut self, options: RdmaOptions) -> Self {
         self.rdma_options = options;
+        self
+    }
+
+    /// Sets the memory of this process that bytes move from and to where it is. Clients with the same one share what was allocated and
+    /// registered there. It has no effect on a client with a [transport](Self::transport) of its own. Default: each client has
+    /// its own.
+    #[must_use]
+    pub fn host_memory(mut self, memory: &HostMemory) -> Self {
+        self.host_memory = Some(memory.clone());
         self
     }
 

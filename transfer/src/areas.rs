@@ -1,63 +1,71 @@
-//! Memory of this process that stores take the bytes of writes from, and put those of reads into: stores of its host map it,
-//! and the devices of others reach it by RDMA.
+//! Memory of this process that is found by its addresses: areas that it shares with stores of its host, and memory of other owners.
+//! The devices of other stores reach both by RDMA.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use mc_types::Access;
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
-use crate::WriteBuffer;
 use crate::checksum::RunningChecksum;
+use crate::exposures::Exposures;
 use crate::mapping::{Mapping, Protection, memory_file};
-use crate::memory_limit;
-use crate::rdma::{Exposed, Rdma};
+use crate::rdma::{Exposable, Rdma};
+use crate::{RegisterError, WriteBuffer, memory_limit};
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;
 /// Fewest bytes that stores reach where they are. To copy fewer costs less than a request for them.
 pub(crate) const WORTH_IT: usize = 16 << 10;
 
-/// The areas that callers of a transport have allocated, by their first address.
+/// The memory that callers have allocated or registered, by its first address.
 #[derive(Default)]
 pub(crate) struct Areas {
-    listed: RwLock<BTreeMap<usize, Arc<Area>>>,
-    /// Devices at which areas are registered.
-    rdma: Option<Arc<Rdma>>,
+    listed: RwLock<Listed>,
+    /// Where it is registered with devices.
+    users: Mutex<Vec<Weak<Exposures>>>,
     next: AtomicU64,
     /// Told when an area is gone.
     gone: Arc<Notify>,
 }
 
-/// A memory file, mapped here.
+#[derive(Default)]
+struct Listed {
+    by_address: BTreeMap<usize, Arc<Area>>,
+    /// Number of those that have a file.
+    files: usize,
+}
+
+/// Memory that is found by its addresses.
 pub(crate) struct Area {
-    /// Tells it from every other area of the transport, also from those that are gone.
+    /// Tells it from every other area, also from those that are gone.
     pub(crate) number: u64,
-    /// For devices of stores that read from it.
-    for_writes: Option<Exposed>,
-    /// For those that also write to it.
-    for_reads: Mutex<ForReads>,
-    mapping: Arc<Mapping>,
-    file: OwnedFd,
+    memory: Memory,
+    /// Addresses at which something of a store may come in: the end of each range, by its start. They don't overlap.
+    held: Mutex<BTreeMap<usize, usize>>,
     gone: Arc<Notify>,
 }
 
-/// Registration of an area for loans.
-enum ForReads {
-    /// No part was lent since the start, or since a request for a part did not end well.
-    Not,
-    At(Arc<Exposed>),
-    Failed,
+enum Memory {
+    /// A memory file, mapped here.
+    Shared(Arc<Mapping>, OwnedFd),
+    /// Memory of somebody else.
+    Foreign(NonNull<u8>, usize),
 }
+
+// SAFETY: addresses, which are used as the owner of the value says.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 impl Drop for Area {
     fn drop(&mut self) {
@@ -71,64 +79,78 @@ pub(crate) struct ListedArea {
     areas: Arc<Areas>,
 }
 
-/// Part of an area that devices of stores may write to while they are asked to.
-pub(crate) struct Loan {
-    area: Arc<Area>,
-    exposed: Arc<Exposed>,
-    /// Addresses at which something of a store may come in.
-    held: Mutex<Vec<Range<usize>>>,
-}
-
-/// Bytes of a loan that a store was asked to write to. They are held until nothing of it can come in any more.
-pub(crate) struct Hold {
-    loan: Arc<Loan>,
-    bytes: Range<usize>,
-}
-
-/// Bytes that the devices of stores reach.
-#[derive(Clone)]
-pub(crate) struct Reached {
-    area: Arc<Area>,
-    at: u64,
-    /// `None` if they only read them.
-    hold: Option<Arc<Hold>>,
-}
-
 impl Areas {
-    /// Creates an empty list. What is allocated is registered at the devices.
-    pub(crate) fn new(rdma: Option<Arc<Rdma>>) -> Self {
-        Self { rdma, ..Self::default() }
-    }
-
     /// Allocates an area of zeros. Others may read it, and can't change it.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Arc<Area>> {
-        self.allocate_for(len, None)
-    }
-
-    fn allocate_for(&self, len: usize, rdma: Option<&Rdma>) -> io::Result<Arc<Area>> {
         let file = memory_file("mc-client", len as u64).map_err(|(_, error)| error)?;
         let mapping = Arc::new(Mapping::new(&file, len as u64, Protection::Write)?);
         // A page that only a store reads would be taken from the store's memory, so a store takes no file without all its pages.
         mapping.populate(&file, 0..len as u64).map_err(|(_, error)| error)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
-        let for_writes = rdma.and_then(|rdma| expose(rdma, &mapping, Access::Write));
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (for_reads, gone) = (Mutex::new(ForReads::Not), self.gone.clone());
-        Ok(Arc::new(Area { number, for_writes, for_reads, mapping, file, gone }))
+        Ok(Arc::new(self.area(Memory::Shared(mapping, file))))
     }
 
-    /// Allocates an area for the caller's bytes.
+    fn area(&self, memory: Memory) -> Area {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Area { number, memory, held: Mutex::default(), gone: self.gone.clone() }
+    }
+
+    /// Allocates an area for the caller's bytes, and registers it for the bytes of writes.
     pub(crate) fn allocate_listed(self: &Arc<Self>, len: usize) -> io::Result<ListedArea> {
         // Taking the last of the machine's memory would get some process killed.
         if memory_limit::available().is_some_and(|available| available.bytes < len as u64) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        if self.listed.read().len() >= LISTED {
+        if self.listed.read().files >= LISTED {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let area = self.allocate_for(len, self.rdma.as_deref())?;
-        self.listed.write().insert(area.base().as_ptr() as usize, area.clone());
+        let area = self.allocate(len)?;
+        self.expose(&area, Access::Write);
+        let mut listed = self.listed.write();
+        listed.by_address.insert(area.base().as_ptr() as usize, area.clone());
+        listed.files += 1;
         Ok(ListedArea { area, areas: self.clone() })
+    }
+
+    /// Adds memory of somebody else, and registers it for the bytes of writes.
+    ///
+    /// # Safety
+    /// It must stay mapped until [`Self::unregister`] has removed it, or the value and all users of it are gone.
+    pub(crate) unsafe fn register(&self, base: *mut u8, len: usize) -> Result<(), RegisterError> {
+        let Some(base) = NonNull::new(base) else { return Err(RegisterError::Null) };
+        let address = base.as_ptr() as usize;
+        let end = address.checked_add(len).filter(|end| len > 0 && *end <= isize::MAX as usize);
+        let end = end.ok_or(RegisterError::Length { address, len })?;
+        let area = Arc::new(self.area(Memory::Foreign(base, len)));
+        {
+            let mut listed = self.listed.write();
+            if let Some((_, other)) = listed.by_address.range(..end).next_back()
+                && other.addresses().end > address
+            {
+                let other = other.addresses();
+                return Err(RegisterError::Overlap { asked: address..end, there: other });
+            }
+            listed.by_address.insert(address, area.clone());
+        }
+        self.expose(&area, Access::Write);
+        Ok(())
+    }
+
+    /// Removes memory of somebody else, and ends its registrations.
+    pub(crate) fn unregister(&self, address: usize) -> Result<(), RegisterError> {
+        let area = {
+            let mut listed = self.listed.write();
+            let area = listed.by_address.get(&address).filter(|area| area.file().is_none());
+            let area = area.ok_or(RegisterError::Unknown { address })?;
+            // Calls find it under this lock only, so nobody takes it any more.
+            if Arc::strong_count(area) > 1 {
+                return Err(RegisterError::InUse { address, len: area.len() });
+            }
+            listed.by_address.remove(&address)
+        };
+        // The registrations of an area that no call has end here.
+        area.iter().for_each(|area| self.forget(area.number));
+        Ok(())
     }
 
     /// Returns what is told when an area is gone.
@@ -137,166 +159,227 @@ impl Areas {
     }
 
     /// Finds the area that has these bytes, and their place in it.
-    pub(crate) fn find(&self, bytes: WriteBuffer<'_>) -> Option<(Arc<Area>, u64)> {
-        let address = bytes.as_ptr() as usize;
+    pub(crate) fn find(&self, address: *const u8, len: usize) -> Option<(Arc<Area>, u64)> {
+        let address = address as usize;
         let listed = self.listed.read();
-        let (base, area) = listed.range(..=address).next_back()?;
-        let at = (address - base) as u64;
-        area.mapping.contains(at, bytes.len() as u64).then(|| (area.clone(), at))
+        let (base, area) = listed.by_address.range(..=address).next_back()?;
+        let at = address - base;
+        at.checked_add(len).is_some_and(|end| end <= area.len()).then(|| (area.clone(), at as u64))
     }
 
-    /// Finds bytes of an area that devices of stores may read.
-    pub(crate) fn reach(&self, bytes: WriteBuffer<'_>) -> Option<Reached> {
-        let (area, at) = self.find(bytes).filter(|_| bytes.len() >= WORTH_IT)?;
-        area.for_writes.is_some().then_some(Reached { area, at, hold: None })
-    }
-}
-
-/// Registers an area; `None` if that fails: then its bytes are copied.
-fn expose(rdma: &Rdma, mapping: &Arc<Mapping>, access: Access) -> Option<Exposed> {
-    let exposed = Exposed::beside_buffers(rdma, mapping, access);
-    exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers")).ok()
-}
-
-impl Reached {
-    /// Key and address, for the device at the other end of `way`; each area is registered at every device.
-    pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
-        let exposed = match &self.hold {
-            None => self.area.for_writes.as_ref()?,
-            Some(hold) => &hold.loan.exposed,
-        };
-        Some((exposed.key(way)?, self.area.base().as_ptr() as u64 + self.at))
+    /// Finds bytes that stores of this host can copy by themselves.
+    pub(crate) fn find_shared(&self, bytes: WriteBuffer<'_>) -> Option<(Arc<Area>, u64)> {
+        self.find(bytes.as_ptr(), bytes.len()).filter(|(area, _)| area.file().is_some())
     }
 
-    /// Sees to it that the key, which a store may still have packets with, ends with the loans that it was made for.
-    pub(crate) fn retire(&self) {
-        let Some(hold) = &self.hold else { return };
-        let mut for_reads = self.area.for_reads.lock();
-        if matches!(&*for_reads, ForReads::At(now) if Arc::ptr_eq(now, &hold.loan.exposed)) {
-            *for_reads = ForReads::Not;
-        }
+    /// Returns the registrations at `rdma`, which all its users share.
+    pub(crate) fn exposures(self: &Arc<Self>, rdma: &Arc<Rdma>) -> Arc<Exposures> {
+        let mut users = self.users.lock();
+        users.retain(|user| user.strong_count() > 0);
+        let there = users.iter().filter_map(Weak::upgrade).find(|user| Arc::ptr_eq(user.rdma(), rdma));
+        there.unwrap_or_else(|| {
+            let new = Arc::new(Exposures::new(self.clone(), rdma.clone()));
+            users.push(Arc::downgrade(&new));
+            new
+        })
+    }
+
+    pub(crate) fn users(&self) -> Vec<Arc<Exposures>> {
+        self.users.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Registers an area with the devices of all users.
+    fn expose(&self, area: &Arc<Area>, transfers: Access) {
+        self.users().iter().for_each(|user| user.expose(area, transfers));
+    }
+
+    fn forget(&self, number: u64) {
+        self.users().iter().for_each(|user| user.forget(number));
     }
 }
 
 impl Area {
     /// Address of its first byte.
-    fn base(&self) -> NonNull<u8> {
-        self.mapping.base()
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        match &self.memory {
+            Memory::Shared(mapping, _) => mapping.base(),
+            Memory::Foreign(base, _) => *base,
+        }
     }
 
-    pub(crate) fn len(&self) -> u64 {
-        self.mapping.len()
+    pub(crate) fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Shared(mapping, _) => mapping.len() as usize,
+            Memory::Foreign(_, len) => *len,
+        }
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        let base = self.base().as_ptr() as usize;
+        base..base + self.len()
+    }
+
+    /// The file that stores of this host map; `None` if the memory is somebody else's.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Shared(_, file) => Some(file.as_fd()),
+            Memory::Foreign(..) => None,
+        }
+    }
+
+    /// The memory, for devices.
+    pub(crate) fn exposable(&self) -> Exposable<'_> {
+        match &self.memory {
+            Memory::Shared(mapping, _) => Exposable::Shared(mapping),
+            Memory::Foreign(base, len) => Exposable::Foreign(*base, *len),
+        }
     }
 
     /// Copies bytes in, and adds the copy to a checksum.
     ///
     /// # Safety
-    /// Nobody else may write there until the call has returned.
+    /// The area must have a file, and nobody else may write there until the call has returned.
     pub(crate) unsafe fn write(&self, at: u64, bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
-        self.mapping.write(at, bytes);
-        // SAFETY: inside of the mapping, where other processes only read, and the caller vouches for this one.
-        sum.update(unsafe { std::slice::from_raw_parts(self.mapping.at(at), bytes.len()) });
-    }
-}
-
-impl AsFd for Area {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl ListedArea {
-    /// Address of its first byte.
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.area.base()
-    }
-
-    /// Whether [`Self::lend`] registers nothing.
-    pub(crate) fn is_lent_at_once(&self) -> bool {
-        self.areas.rdma.is_none() || !matches!(*self.area.for_reads.lock(), ForReads::Not)
-    }
-
-    /// Lets devices of stores write to a part of `len` bytes. The first call registers the area: some GiB take a second.
-    /// `None` if there are no devices, they don't reach it, or it is not worth it.
-    pub(crate) fn lend(&self, len: usize) -> Option<Arc<Loan>> {
-        let rdma = self.areas.rdma.as_ref().filter(|_| len >= WORTH_IT)?;
-        let mut for_reads = self.area.for_reads.lock();
-        if matches!(*for_reads, ForReads::Not) {
-            let exposed = expose(rdma, &self.area.mapping, Access::Read);
-            *for_reads = exposed.map_or(ForReads::Failed, |exposed| ForReads::At(Arc::new(exposed)));
+        if let Memory::Shared(mapping, _) = &self.memory {
+            mapping.write(at, bytes);
+            // SAFETY: inside of the mapping, where other processes only read, and the caller vouches for this one.
+            sum.update(unsafe { std::slice::from_raw_parts(mapping.at(at), bytes.len()) });
         }
-        let ForReads::At(exposed) = &*for_reads else { return None };
-        Some(Arc::new(Loan { area: self.area.clone(), exposed: exposed.clone(), held: Mutex::default() }))
     }
-}
 
-impl Loan {
-    /// Lets a store write to bytes, which must lie inside; `None` if that is not worth it.
-    pub(crate) fn reach(self: &Arc<Self>, base: NonNull<u8>, len: usize) -> Option<Reached> {
-        if len < WORTH_IT {
-            return None;
+    /// Notes that something of a store may come in there; returns false if that goes for some of the bytes already.
+    pub(crate) fn hold(&self, base: NonNull<u8>, len: usize) -> bool {
+        let (start, mut held) = (base.as_ptr() as usize, self.held.lock());
+        let is_free = is_free(&held, start, len);
+        if is_free {
+            held.insert(start, start + len);
         }
-        let address = base.as_ptr() as usize;
-        let bytes = address..address + len;
-        self.held.lock().push(bytes.clone());
-        let hold = Some(Arc::new(Hold { loan: self.clone(), bytes }));
-        let at = (address - self.area.base().as_ptr() as usize) as u64;
-        Some(Reached { area: self.area.clone(), at, hold })
+        is_free
+    }
+
+    pub(crate) fn let_go(&self, base: NonNull<u8>) {
+        self.held.lock().remove(&(base.as_ptr() as usize));
     }
 
     /// Whether nothing of a store can come in there.
     pub(crate) fn is_free(&self, base: NonNull<u8>, len: usize) -> bool {
-        let start = base.as_ptr() as usize;
-        self.held.lock().iter().all(|held| held.end <= start || start + len <= held.start)
+        is_free(&self.held.lock(), base.as_ptr() as usize, len)
     }
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let mut held = self.loan.held.lock();
-        if let Some(at) = held.iter().position(|held| *held == self.bytes) {
-            held.swap_remove(at);
-        }
-    }
+fn is_free(held: &BTreeMap<usize, usize>, start: usize, len: usize) -> bool {
+    held.range(..start + len).next_back().is_none_or(|(_, end)| *end <= start)
 }
 
-impl fmt::Debug for Loan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loan").field("held", &self.held.lock().len()).finish_non_exhaustive()
+impl ListedArea {
+    pub(crate) fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
+    /// Whether [`Self::lend`] registers nothing.
+    pub(crate) fn is_lent_at_once(&self) -> bool {
+        self.areas.users().iter().all(|user| user.knows(&self.area, Access::Read))
+    }
+
+    /// Lets devices of stores write to it. The first call registers the area: some GiB take a second.
+    pub(crate) fn lend(&self) {
+        self.areas.expose(&self.area, Access::Read);
     }
 }
 
 impl Drop for ListedArea {
     fn drop(&mut self) {
-        self.areas.listed.write().remove(&(self.area.base().as_ptr() as usize));
+        let mut listed = self.areas.listed.write();
+        listed.by_address.remove(&(self.area.base().as_ptr() as usize));
+        listed.files -= 1;
+        drop(listed);
+        self.areas.forget(self.area.number);
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Area").field("number", &self.number).field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Areas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Areas").field("listed", &self.listed.read().len()).finish_non_exhaustive()
+        f.debug_struct("Areas").field("listed", &self.listed.read().by_address.len()).finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RawBytes;
 
     #[test]
     fn bytes_are_found_in_the_area_that_has_all_of_them() {
         let areas = Arc::new(Areas::default());
         let (one, two) = (areas.allocate_listed(10_000).unwrap(), areas.allocate_listed(10_000).unwrap());
-        let bytes = |area: &ListedArea, at: usize, len| {
-            // SAFETY: inside the mapping, or only an address that is not followed.
-            WriteBuffer::from(unsafe { RawBytes::new(area.base().add(at), len) })
-        };
-        let found = |bytes: WriteBuffer<'_>| areas.find(bytes).map(|(area, at)| (area.number, at));
-        assert_eq!(found(bytes(&one, 0, 10_000)), Some((0, 0)));
-        assert_eq!(found(bytes(&two, 9_990, 10)), Some((1, 9_990)));
-        assert_eq!(found(bytes(&two, 9_990, 11)), None, "beyond its end");
-        assert_eq!(found((&[1, 2, 3]).into()), None);
+        let at = |area: &ListedArea, at: usize| area.area.base().as_ptr().wrapping_add(at).cast_const();
+        let found = |address, len| areas.find(address, len).map(|(area, at)| (area.number, at));
+        assert_eq!(found(at(&one, 0), 10_000), Some((0, 0)));
+        assert_eq!(found(at(&two, 9_990), 10), Some((1, 9_990)));
+        assert_eq!(found(at(&two, 9_990), 11), None, "beyond its end");
+        assert_eq!(found(at(&two, 9_990), usize::MAX), None);
+        assert_eq!(found([1, 2, 3].as_ptr(), 3), None);
         drop(one);
-        assert_eq!(areas.listed.read().len(), 1);
+        assert_eq!((areas.listed.read().by_address.len(), areas.listed.read().files), (1, 1));
+    }
+
+    #[test]
+    fn memory_of_others_is_found_until_it_is_unregistered_and_never_twice() {
+        let areas = Arc::new(Areas::default());
+        let ours = areas.allocate_listed(20_000).unwrap();
+        let memory = vec![0_u8; 4_000];
+        let base = memory.as_ptr().cast_mut();
+        let at = |at: usize| base.wrapping_add(at);
+        // SAFETY: mapped until the end, and nobody uses it.
+        let register = |from: *mut u8, len| unsafe { areas.register(from, len) };
+        register(at(1_000), 2_000).unwrap();
+        let (start, end) = (at(1_000) as usize, at(3_000) as usize);
+        for (from, len) in [(0, 1_001), (2_999, 1), (1_500, 10), (0, 4_000), (1_000, 2_000)] {
+            let refused = register(at(from), len).unwrap_err();
+            let asked = at(from) as usize..at(from + len) as usize;
+            assert_eq!(refused, RegisterError::Overlap { asked, there: start..end });
+        }
+        assert!(matches!(register(ours.area.base().as_ptr(), 1), Err(RegisterError::Overlap { .. })));
+        register(at(0), 1_000).unwrap();
+        register(at(3_000), 1_000).unwrap();
+        assert_eq!(register(std::ptr::null_mut(), 5), Err(RegisterError::Null));
+        assert!(matches!(register(at(500), 0), Err(RegisterError::Length { len: 0, .. })));
+        assert!(matches!(register(at(500), usize::MAX), Err(RegisterError::Length { .. })));
+
+        let found = |from: usize, len| areas.find(at(from), len).is_some();
+        assert!(found(1_000, 2_000) && found(2_999, 1) && !found(2_999, 2), "each range by itself");
+        let bytes = WriteBuffer::from(&memory[1_000..2_000]);
+        assert!(areas.find_shared(bytes).is_none(), "stores of this host can't map it");
+        let (in_use, _) = areas.find(at(1_000), 10).unwrap();
+        assert_eq!(areas.unregister(start), Err(RegisterError::InUse { address: start, len: 2_000 }));
+        drop(in_use);
+        areas.unregister(start).unwrap();
+        assert_eq!(areas.unregister(start), Err(RegisterError::Unknown { address: start }));
+        let address = ours.area.base().as_ptr() as usize;
+        assert_eq!(
+            areas.unregister(address),
+            Err(RegisterError::Unknown { address }),
+            "it is no foreign memory"
+        );
+        assert!(!found(1_000, 10) && found(0, 10));
+        register(at(1_500), 1).unwrap();
+    }
+
+    #[test]
+    fn bytes_are_held_once() {
+        let areas = Arc::new(Areas::default());
+        let area = areas.allocate_listed(100).unwrap();
+        let area = area.area();
+        let at = |at: usize| NonNull::new(area.base().as_ptr().wrapping_add(at)).unwrap();
+        assert!(area.hold(at(10), 10) && area.hold(at(20), 10));
+        assert!(!area.hold(at(15), 10) && !area.hold(at(0), 11) && !area.hold(at(29), 1));
+        assert!(area.is_free(at(0), 10) && area.is_free(at(30), 70) && !area.is_free(at(0), 100));
+        area.let_go(at(10));
+        assert!(area.hold(at(0), 20));
     }
 }

@@ -12,10 +12,12 @@ mod authority;
 mod checksum;
 mod choice;
 mod elsewhere;
+mod exposures;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod host_memory;
 mod iovecs;
 mod mapping;
 mod memory;
@@ -39,6 +41,7 @@ pub use authority::Authority;
 pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
+pub use host_memory::HostMemory;
 pub use memory::Memory;
 pub use raw_bytes::RawBytes;
 pub use rdma::{

@@ -16,6 +16,8 @@ use std::ptr::NonNull;
 ///   of 256 entries, no address that depends on the bytes.
 /// - A value that changed during its put has a checksum that does not match, or is one mixture with its checksum. A get finds that
 ///   out unless checksums are off. A destination that changed during its get may make it miss.
+/// - If a device of RDMA that was writing there fails and can't be stopped, which none is known to do, this process ends: nothing
+///   else keeps the first rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes {
     base: NonNull<u8>,

@@ -5,9 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use crate::areas::{Loan, Reached};
+use crate::areas::Area;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::{LostMemory, RawBytes};
 
@@ -18,9 +17,18 @@ use crate::{LostMemory, RawBytes};
 pub struct ReadBuffer<'a> {
     base: NonNull<u8>,
     len: usize,
-    /// `None` for other bytes.
-    loan: Option<&'a Arc<Loan>>,
+    filled: Filled<'a>,
     bytes: PhantomData<&'a mut [u8]>,
+}
+
+/// Whose memory a read fills.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Filled<'a> {
+    Borrowed,
+    /// Devices of stores may write to it, unless something of another read can still come in.
+    Lent(&'a Area),
+    /// They may write to it, too.
+    Raw,
 }
 
 // SAFETY: as `&mut [u8]`, or as `RawBytes`.
@@ -30,7 +38,12 @@ unsafe impl Sync for ReadBuffer<'_> {}
 
 impl<'a> From<&'a mut [u8]> for ReadBuffer<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        Self { len: bytes.len(), base: NonNull::from(bytes).cast(), loan: None, bytes: PhantomData }
+        Self {
+            len: bytes.len(),
+            base: NonNull::from(bytes).cast(),
+            filled: Filled::Borrowed,
+            bytes: PhantomData,
+        }
     }
 }
 
@@ -48,14 +61,23 @@ impl<'a> From<&'a mut Vec<u8>> for ReadBuffer<'a> {
 
 impl From<RawBytes> for ReadBuffer<'_> {
     fn from(bytes: RawBytes) -> Self {
-        Self { base: bytes.base(), len: bytes.len(), loan: None, bytes: PhantomData }
+        Self { base: bytes.base(), len: bytes.len(), filled: Filled::Raw, bytes: PhantomData }
     }
 }
 
 impl<'a> ReadBuffer<'a> {
     /// A buffer of lent memory.
-    pub(crate) fn lent(bytes: &'a mut [u8], loan: Option<&'a Arc<Loan>>) -> Self {
-        Self { loan, ..bytes.into() }
+    pub(crate) fn lent(bytes: &'a mut [u8], area: &'a Area) -> Self {
+        Self { filled: Filled::Lent(area), ..bytes.into() }
+    }
+
+    pub(crate) fn filled(&self) -> Filled<'a> {
+        self.filled
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// Length in bytes.
@@ -79,7 +101,7 @@ impl<'a> ReadBuffer<'a> {
     /// Returns the same bytes for a while.
     #[must_use]
     pub fn reborrow(&mut self) -> ReadBuffer<'_> {
-        ReadBuffer { base: self.base, len: self.len, loan: self.loan, bytes: PhantomData }
+        ReadBuffer { base: self.base, len: self.len, filled: self.filled, bytes: PhantomData }
     }
 
     /// Cuts it in two.
@@ -124,12 +146,10 @@ impl<'a> ReadBuffer<'a> {
 
     /// Whether no device may write there. A transport asks once, before a read.
     pub(crate) fn is_free(&self) -> bool {
-        self.loan.is_none_or(|loan| loan.is_free(self.base, self.len))
-    }
-
-    /// Lets devices write there as long as the result exists; `None` if they don't reach it.
-    pub(crate) fn reach(&self) -> Option<Reached> {
-        self.loan?.reach(self.base, self.len)
+        match self.filled {
+            Filled::Lent(area) => area.is_free(self.base, self.len),
+            Filled::Borrowed | Filled::Raw => true,
+        }
     }
 
     /// Copies bytes in, for a transport that has found the memory [free](Self::is_free).
@@ -184,7 +204,7 @@ impl<'a> ReadBuffer<'a> {
 
 impl fmt::Debug for ReadBuffer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadBuffer").field("len", &self.len).field("lent", &self.loan.is_some()).finish()
+        f.debug_struct("ReadBuffer").field("len", &self.len).field("filled", &self.filled).finish()
     }
 }
 

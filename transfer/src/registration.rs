@@ -4,10 +4,11 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::areas::{Areas, ListedArea, Loan, WORTH_IT};
+use crate::areas::{Areas, ListedArea, WORTH_IT};
 use crate::read_buffer::ReadBuffer;
 
 /// Unit in which one-sided transports register memory.
@@ -39,8 +40,6 @@ enum Owner {
 #[derive(Debug)]
 pub struct LentMemory {
     memory: RegisteredMemory,
-    /// `None` if the devices of stores don't reach it.
-    loan: Option<Arc<Loan>>,
 }
 
 // SAFETY: plain bytes, reached through `&self` for reading and `&mut self` for writing only. Parts of one allocation are
@@ -60,6 +59,45 @@ pub enum RegisterError {
     /// The allocator could not provide the memory.
     #[error("cannot allocate {0} bytes of transfer memory: register a smaller buffer")]
     OutOfMemory(usize),
+    /// The address is null.
+    #[error("cannot register memory at address 0: that is no memory")]
+    Null,
+    /// The length is 0, or the memory would not end inside the address space.
+    #[error(
+        "cannot register {len} bytes at {address:#x}: register at least one byte, and no more than there are"
+    )]
+    Length {
+        /// Address that was named.
+        address: usize,
+        /// Number of bytes that was named.
+        len: usize,
+    },
+    /// Some of the memory is registered, or was allocated here.
+    #[error(
+        "cannot register the memory from {:#x} to {:#x}: that from {:#x} to {:#x} is registered already. Unregister it first, or \
+         register what is beside it",
+        asked.start, asked.end, there.start, there.end
+    )]
+    Overlap {
+        /// Addresses that were named.
+        asked: Range<usize>,
+        /// Addresses that are registered.
+        there: Range<usize>,
+    },
+    /// No registered memory begins there.
+    #[error("cannot unregister the memory at {address:#x}: none was registered with this address")]
+    Unknown {
+        /// Address that was named.
+        address: usize,
+    },
+    /// A call uses the memory, or it is being registered with a device.
+    #[error("cannot unregister the {len} bytes at {address:#x} while a call uses them: try again after it")]
+    InUse {
+        /// Address that was named.
+        address: usize,
+        /// Number of bytes.
+        len: usize,
+    },
 }
 
 impl RegisteredMemory {
@@ -82,7 +120,7 @@ impl RegisteredMemory {
             return Self::allocate(len);
         }
         match areas.allocate_listed(len) {
-            Ok(area) => Ok(Self { base: area.base(), len, owner: Arc::new(Owner::Area(area)) }),
+            Ok(area) => Ok(Self { base: area.area().base(), len, owner: Arc::new(Owner::Area(area)) }),
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(RegisterError::OutOfMemory(len)),
             Err(error) => {
                 tracing::debug!(%error, len, "stores don't reach a buffer");
@@ -153,11 +191,10 @@ impl RegisteredMemory {
     /// takes a second for some GiB. From then on, stores that this process has connected to could write to it: it is up to them not to do so unasked.
     #[must_use]
     pub fn lend(self) -> LentMemory {
-        let loan = match &*self.owner {
-            Owner::Area(area) => area.lend(self.len),
-            Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => None,
-        };
-        LentMemory { memory: self, loan }
+        if let Owner::Area(area) = &*self.owner {
+            area.lend();
+        }
+        LentMemory { memory: self }
     }
 }
 
@@ -171,7 +208,13 @@ impl LentMemory {
     /// Returns the memory for reads to fill.
     #[must_use]
     pub fn buffer(&mut self) -> ReadBuffer<'_> {
-        ReadBuffer::lent(self.memory.as_mut_slice(), self.loan.as_ref())
+        let RegisteredMemory { base, len, ref owner } = self.memory;
+        // SAFETY: valid and initialized by construction, and `&mut self` makes it the only reference.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), len) };
+        match &**owner {
+            Owner::Area(area) => ReadBuffer::lent(bytes, area.area()),
+            Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => bytes.into(),
+        }
     }
 
     /// Ends the loan, and returns the memory.
@@ -180,9 +223,12 @@ impl LentMemory {
     /// [`LostMemory`] if a device did not release the memory, so that bytes of a read may still arrive. It is leaked then, with the
     /// bytes that were read.
     pub fn take_back(self) -> Result<RegisteredMemory, LostMemory> {
-        let Self { memory, loan } = self;
+        let Self { memory } = self;
         // The request that holds it keeps the area mapped.
-        let is_free = loan.is_none_or(|loan| loan.is_free(memory.base, memory.len));
+        let is_free = match &*memory.owner {
+            Owner::Area(area) => area.area().is_free(memory.base, memory.len),
+            Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => true,
+        };
         if is_free { Ok(memory) } else { Err(LostMemory { len: memory.len }) }
     }
 }
@@ -257,7 +303,7 @@ mod tests {
         let mut one = RegisteredMemory::in_area(&areas, 40_000).unwrap();
         let two = one.split_off(20_000);
         drop(one);
-        assert!(areas.find(two.as_slice().into()).is_some());
+        assert!(areas.find(two.as_slice().as_ptr(), 20_000).is_some());
         let gone = areas.gone();
         let gone = gone.notified();
         drop(two);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Checksum, LentMemory, Rdma, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport,
-    Timeouts, TransferError, Transport as _, WriteOp,
+    Checksum, HostMemory, LentMemory, Rdma, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, Seal, TcpOptions,
+    TcpTransport, Timeouts, TransferError, Transport as _, WriteOp,
 };
 use mc_types::Access;
 use tokio::net::TcpListener;
@@ -38,7 +38,7 @@ fn client(only: bool) -> (TcpTransport, Arc<AtomicU64>) {
     let on_moved = Box::new(move |_, bytes| {
         count.fetch_add(bytes, Ordering::SeqCst);
     });
-    (TcpTransport::with_rdma(TcpOptions::default(), devices(), only, on_moved), moved)
+    (TcpTransport::with_rdma(TcpOptions::default(), &HostMemory::new(), devices(), only, on_moved), moved)
 }
 
 #[tokio::test]
@@ -80,11 +80,7 @@ async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
     let grants = [Access::Write, Access::Read].map(|access| grant(access, ranges.clone()).seal(&common::KEY));
     let ops: Vec<_> = (0..)
         .zip(&bytes)
-        .map(|(range, op)| WriteOp {
-            range,
-            offset: 10,
-            from: op.iter().map(|part| part.as_slice().into()).collect(),
-        })
+        .map(|(range, op)| WriteOp { range, offset: 10, from: op.iter().map(Into::into).collect() })
         .collect();
     let answers = client.write(&store.peer(), &grants[0], &ops, Seal::Yes, soon()).await;
     for (answer, op) in answers.into_iter().zip(&bytes) {
@@ -296,7 +292,13 @@ const PARTS: [(usize, bool); 6] =
 async fn memory_of_the_transport_is_reached_where_it_is() {
     let store = store().await;
     let rdma = devices();
-    let client = TcpTransport::with_rdma(TcpOptions::default(), rdma.clone(), true, Box::new(|_, _| ()));
+    let client = TcpTransport::with_rdma(
+        TcpOptions::default(),
+        &HostMemory::new(),
+        rdma.clone(),
+        true,
+        Box::new(|_, _| ()),
+    );
     let len: usize = PARTS.iter().map(|(len, _)| len).sum();
     let bytes = pattern(len, 1);
     let buffers = || !format!("{rdma:?}").contains("free_buffer_bytes: 0");
@@ -412,7 +414,7 @@ async fn memory_of_a_leaked_read_is_lost() {
     let begun = tokio::time::timeout(Duration::from_millis(20), &mut reading).await;
     assert!(begun.is_err(), "it has ended already");
     std::mem::forget(reading);
-    assert!(lent.buffer().fill(&vec![1; SIZE]).is_err());
+    assert!(lent.buffer().fill(&vec![0; SIZE]).is_err() && lent.buffer().checksum().is_err());
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![lent.buffer()] }];
     let refused = client.read(&peer, &grant, &mut ops, soon()).await.remove(0).unwrap_err();
     assert!(refused.to_string().contains("did not release"), "{refused}");
@@ -471,7 +473,13 @@ async fn nothing_is_left_of_five_hundred_connections() {
     let grant = sealed(Access::Write, 0, 1 << 20, 1);
     let rdma = devices();
     let connect = async || {
-        let client = TcpTransport::with_rdma(TcpOptions::default(), rdma.clone(), true, Box::new(|_, _| ()));
+        let client = TcpTransport::with_rdma(
+            TcpOptions::default(),
+            &HostMemory::new(),
+            rdma.clone(),
+            true,
+            Box::new(|_, _| ()),
+        );
         write(&client, &store.peer(), &grant, &pattern(1 << 10, 1)).await.unwrap();
     };
     let counters = store.counters();
@@ -489,4 +497,111 @@ async fn nothing_is_left_of_five_hundred_connections() {
     // Another thread gives back the resources of the last ones.
     until("no more is held than after the first", || open() <= before.0 && pinned() <= before.1).await;
     assert_eq!(counters.rdma_pairs.load(Ordering::SeqCst), 501);
+}
+
+/// Memory of the caller's own, at an address.
+struct Foreign {
+    base: std::ptr::NonNull<u8>,
+    len: usize,
+}
+
+#[allow(unsafe_code, reason = "the calls under test take addresses")]
+impl Foreign {
+    fn new(len: usize) -> Self {
+        let base = Box::leak(vec![0_u8; len].into_boxed_slice());
+        Self { base: std::ptr::NonNull::from(base).cast(), len }
+    }
+
+    fn register(&self, memory: &HostMemory) {
+        // SAFETY: it is never freed, and reached by copies alone.
+        unsafe { memory.register(self.base.as_ptr(), self.len).unwrap() };
+    }
+
+    fn raw(&self) -> mc_transfer::RawBytes {
+        // SAFETY: as above.
+        unsafe { mc_transfer::RawBytes::new(self.base, self.len) }
+    }
+
+    fn set(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len);
+        // SAFETY: inside.
+        unsafe { self.base.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), self.len) };
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: no call is under way.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }.to_vec()
+    }
+}
+
+#[tokio::test]
+async fn registered_memory_is_read_where_it_is_and_let_go() {
+    const SIZE: usize = 3 << 20;
+    let store = store().await;
+    let (rdma, memory, foreign) = (devices(), HostMemory::new(), Foreign::new(SIZE));
+    let pinned = || mc_verbs::PinLimit::of_this_process().pinned;
+    // Some of it before there are devices, and some after.
+    let late = Foreign::new(SIZE);
+    foreign.register(&memory);
+    let client =
+        TcpTransport::with_rdma(TcpOptions::default(), &memory, rdma.clone(), true, Box::new(|_, _| ()));
+    let before = pinned();
+    late.register(&memory);
+    assert!(pinned() >= before + SIZE as u64);
+    late.set(&pattern(SIZE, 1));
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![late.raw().into()] }];
+    let grant = sealed(Access::Write, 0, LEN, 1);
+    let answer = client.write(&store.peer(), &grant, &ops, Seal::Yes, soon()).await.remove(0);
+    assert_eq!(answer, Ok(Checksum::of(&pattern(SIZE, 1))));
+    assert!(store.bytes(0, SIZE) == pattern(SIZE, 1));
+    assert!(format!("{rdma:?}").contains("free_buffer_bytes: 0"), "no buffer was needed: {rdma:?}");
+
+    // The other one is registered in the background.
+    foreign.set(&pattern(SIZE, 2));
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![foreign.raw().into()] }];
+    let grant = sealed(Access::Write, 0, LEN, 2);
+    let answer = client.write(&store.peer(), &grant, &ops, Seal::Yes, soon()).await.remove(0);
+    assert_eq!(answer, Ok(Checksum::of(&pattern(SIZE, 2))));
+    until("it is registered as well", || pinned() >= before + 2 * SIZE as u64).await;
+    let both = pinned();
+    for registered in [&late, &foreign] {
+        until("it is let go", || memory.unregister(registered.base.as_ptr()).is_ok()).await;
+    }
+    assert!(pinned() + 2 * SIZE as u64 <= both);
+    late.register(&memory);
+    let there = pinned();
+    drop(client);
+    until("it ends with the last client", || pinned() + SIZE as u64 <= there).await;
+}
+
+/// A read of one request is copied out of buffers at once, so some bytes without the others have come straight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_to_registered_memory_after_its_read_was_dropped() {
+    const SIZE: usize = 4 << 20;
+    let store = store().await;
+    let (writer, _) = client(true);
+    write(&writer, &store.peer(), &sealed(Access::Write, 0, LEN, 1), &vec![7; SIZE]).await.unwrap();
+    let (peer, grant, mut in_the_middle) = (store.peer(), sealed(Access::Read, 0, LEN, 1), 0);
+    let (rdma, memory, foreign) = (devices(), HostMemory::new(), Foreign::new(SIZE));
+    foreign.register(&memory);
+    let pinned = || mc_verbs::PinLimit::of_this_process().pinned;
+    for round in 0..20 {
+        let client =
+            TcpTransport::with_rdma(TcpOptions::default(), &memory, rdma.clone(), true, Box::new(|_, _| ()));
+        let read = async || {
+            let mut ops = [ReadOp { range: 0, offset: 0, into: vec![foreign.raw().into()] }];
+            client.read(&peer, &grant, &mut ops, soon()).await.remove(0)
+        };
+        let before = pinned();
+        assert_eq!(read().await, Ok(Checksum::of(&vec![7; SIZE])), "through buffers");
+        until("it is registered for reads", || pinned() >= before + SIZE as u64).await;
+        foreign.set(&vec![0; SIZE]);
+        drop(tokio::time::timeout(Duration::from_micros(500 + 300 * round), read()).await);
+        let there = foreign.bytes();
+        in_the_middle += u64::from(there.contains(&7) && there.contains(&0));
+        foreign.set(&vec![0xff; SIZE]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(foreign.bytes().iter().all(|byte| *byte == 0xff), "in round {round}");
+    }
+    assert!(in_the_middle > 0, "none was dropped in the middle, or none came straight");
 }

@@ -12,8 +12,8 @@ use common::host::{Host, MIB, client};
 use common::relay::Relay;
 use common::{CLUSTER, pattern, refusal, soon, until};
 use mc_transfer::{
-    Checksum, Peer, RegisteredMemory, Seal, Segment, ShmAccess, ShmTransport, TransferError, Transport,
-    WriteOp, socket_name,
+    Checksum, HostMemory, Peer, RegisteredMemory, Seal, Segment, ShmAccess, ShmTransport, TcpOptions,
+    TcpTransport, TransferError, Transport, WriteOp, socket_name,
 };
 use mc_types::Access;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -472,4 +472,45 @@ async fn memory_that_could_cost_the_store_something_is_not_taken() {
     // A message that means nothing ends the session.
     stream.write_all(&[9; 20]).await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+}
+
+#[tokio::test]
+async fn memory_of_the_host_is_there_before_all_transports_and_reached_by_each() {
+    const LEN: usize = 779 << 12;
+    let memory = HostMemory::new();
+    let mut allocated = memory.allocate(LEN).unwrap();
+    allocated.as_mut_slice().copy_from_slice(&pattern(LEN, 1));
+    assert_eq!(mappings_of(LEN), 1);
+    let host = Host::start(ShmAccess::SameUid, 8 * MIB).await;
+    let transport = || {
+        let tcp = TcpTransport::without_rdma(TcpOptions::default(), &memory, String::new());
+        ShmTransport::new(tcp, ShmAccess::SameUid, Box::new(|_, _| ()))
+    };
+    let transports = [transport(), transport()];
+    for (transport, nth) in transports.iter().zip(1..) {
+        write(transport, &host, &host.peer, (0, allocated.as_slice(), nth)).await.unwrap();
+        assert_eq!(mappings_of(LEN), 1 + nth as usize, "the store maps it for each");
+        assert!(host.bytes(0, LEN) == allocated.as_slice());
+    }
+    drop(transports);
+    until("the store has let go", || mappings_of(LEN) == 1).await;
+    drop(allocated);
+    assert_eq!(mappings_of(LEN), 0);
+}
+
+#[tokio::test]
+async fn registered_memory_moves_through_shared_memory() {
+    const LEN: usize = 3 * MIB;
+    let (memory, host) = (HostMemory::new(), Host::start(ShmAccess::SameUid, 8 * MIB).await);
+    let tcp = TcpTransport::without_rdma(TcpOptions::default(), &memory, String::new());
+    let transport = ShmTransport::new(tcp, ShmAccess::SameUid, Box::new(|_, _| ()));
+    let value = pattern(LEN, 1);
+    // SAFETY: mapped until it is unregistered.
+    #[allow(unsafe_code, reason = "the call under test takes an address")]
+    unsafe { memory.register(value.as_ptr().cast_mut(), LEN) }.unwrap();
+    write(&transport, &host, &host.peer, (0, &value, 5)).await.unwrap();
+    assert!(host.bytes(0, LEN) == value);
+    assert_eq!(shm_bytes_written(&host), LEN as u64);
+    memory.unregister(value.as_ptr()).unwrap();
+    assert!(memory.unregister(value.as_ptr()).is_err());
 }

@@ -11,10 +11,10 @@ use mc_verbs::Memory;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{ClientEnd, Exposed, NoRdma, Rdma};
-use crate::areas::Reached;
+use super::{ClientEnd, Exposable, Exposed, NoRdma, Rdma};
 use crate::checksum::RunningChecksum;
 use crate::elsewhere::drop_elsewhere;
+use crate::exposures::Reached;
 use crate::mapping::{Mapping, Protection, memory_file};
 use crate::{ReadBuffer, WriteBuffer};
 
@@ -132,7 +132,8 @@ fn grow(rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
     let memory =
         Mapping::new(&file, BLOCK * CHUNK_BLOCKS, Protection::Write).map_err(|error| failed(&error))?;
     let (base, memory) = (memory.base(), Arc::new(memory));
-    let exposed = Exposed::new(rdma, &memory, Access::Read).map_err(|error| failed(&error))?;
+    let exposed =
+        Exposed::new(rdma, &Exposable::Shared(&memory), Access::Read).map_err(|error| failed(&error))?;
     let chunk = Arc::new(Chunk { exposed, retired: AtomicBool::new(false) });
     free.extend((0..CHUNK_BLOCKS).map(|nth| {
         // SAFETY: inside the chunk.
@@ -228,7 +229,7 @@ impl Buffers {
             let (block, within) = (((at + done) / BLOCK) as usize, (at + done) % BLOCK);
             let part = (BLOCK - within).min(len - done);
             let place = self.staging.blocks.get(block).map_or((0, 0), |block| {
-                let key = block.chunk.exposed.key(self.way).unwrap_or(0);
+                let key = block.chunk.exposed.key(self.way, 0).unwrap_or(0);
                 (key, block.base.as_ptr() as u64 + within)
             });
             done += part;
@@ -278,7 +279,7 @@ impl Buffers {
     /// # Errors
     /// When some is not registered there.
     pub(crate) fn check(&self) -> Result<(), NoRdma> {
-        let is_staged = |block: &Block| block.chunk.exposed.key(self.way).is_some();
+        let is_staged = |block: &Block| block.chunk.exposed.key(self.way, 0).is_some();
         let is_reached = |reached: &Reached| reached.place(self.way).is_some();
         if self.staging.blocks.iter().all(is_staged) && self.reached.iter().all(is_reached) {
             return Ok(());
@@ -319,6 +320,12 @@ impl Buffers {
         drop_elsewhere(end);
         if let Err(why) = &ended {
             tracing::error!("{why}: the memory of a transfer is lost until this process ends");
+            if self.reached.iter().any(Reached::is_raw) {
+                tracing::error!(
+                    "the device may go on to write to memory that is the caller's again: this process ends"
+                );
+                std::process::abort();
+            }
             std::mem::forget(std::mem::take(&mut self.staging.blocks));
             self.reached.drain(..).for_each(std::mem::forget);
             if let Some(permits) = self.staging.permits.take() {

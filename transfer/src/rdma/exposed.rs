@@ -1,18 +1,38 @@
 //! Memory of a client that stores reach by a key.
+#![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use mc_types::Access;
 use mc_verbs::{PinLimit, Region};
 
 use super::buffers::MOST_BYTES;
+use super::registered::{Mapped, Pieces};
 use super::{NoRdma, Rdma};
 use crate::mapping::Mapping;
+
+/// Memory that can be exposed.
+pub(crate) enum Exposable<'a> {
+    /// Memory of this process, which the registration keeps mapped.
+    Shared(&'a Arc<Mapping>),
+    /// Memory of somebody else, who keeps it mapped until it is unregistered.
+    Foreign(NonNull<u8>, usize),
+}
 
 /// Registration of a client's memory at each of its devices, for the devices of stores.
 pub(crate) struct Exposed {
     /// By the number of the way; `None` at a device that failed.
-    regions: Vec<Option<Region>>,
+    ways: Vec<Option<Pieces>>,
+}
+
+impl Exposable<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Shared(mapping) => mapping.len(),
+            Self::Foreign(_, len) => *len as u64,
+        }
+    }
 }
 
 impl Exposed {
@@ -20,7 +40,7 @@ impl Exposed {
     /// memory could not go by RDMA at all.
     pub(crate) fn beside_buffers(
         rdma: &Rdma,
-        memory: &Arc<Mapping>,
+        memory: &Exposable<'_>,
         transfers: Access,
     ) -> Result<Self, NoRdma> {
         let (limit, ways) = (PinLimit::of_this_process(), rdma.ways.len() as u64);
@@ -32,30 +52,47 @@ impl Exposed {
     }
 
     /// Registers memory for transfers of one kind, at one device at least. For writes, stores only read it.
-    pub(crate) fn new(rdma: &Rdma, memory: &Arc<Mapping>, transfers: Access) -> Result<Self, NoRdma> {
+    pub(crate) fn new(rdma: &Rdma, memory: &Exposable<'_>, transfers: Access) -> Result<Self, NoRdma> {
         let access = match transfers {
             Access::Write => mc_verbs::Access::RemoteRead,
             Access::Read => mc_verbs::Access::Remote,
         };
         let mut lacks = Vec::new();
-        let regions = rdma.ways.iter().map(|way| {
-            let region = Region::new(&way.domain, memory.clone(), access);
-            region.map_err(|error| lacks.push(error.to_string())).ok()
+        let ways = rdma.ways.iter().map(|way| {
+            let pieces = match *memory {
+                Exposable::Shared(mapping) => {
+                    let region = Region::new(&way.domain, mapping.clone(), access);
+                    region.map(Pieces::whole).map_err(|error| error.to_string())
+                }
+                Exposable::Foreign(base, len) => {
+                    // SAFETY: its owner keeps it mapped until `Areas::unregister` has dropped this value.
+                    let memory = unsafe { Mapped::new(base, len) };
+                    Pieces::new(way, memory, access).map_err(|error| error.to_string())
+                }
+            };
+            pieces.map_err(|error| lacks.push(error)).ok()
         });
-        let regions: Vec<_> = regions.collect();
-        // Callers see areas, also in a child.
-        memory.leave_to_children();
-        if regions.iter().all(Option::is_none) {
+        let ways: Vec<_> = ways.collect();
+        if let Exposable::Shared(mapping) = memory {
+            // Callers see areas, also in a child.
+            mapping.leave_to_children();
+        }
+        if ways.iter().all(Option::is_none) {
             return Err(NoRdma(lacks.join("; ")));
         }
         if !lacks.is_empty() {
             tracing::warn!("memory can't be reached by every RDMA device: {}", lacks.join("; "));
         }
-        Ok(Self { regions })
+        Ok(Self { ways })
     }
 
-    /// The key at the device `way`.
-    pub(crate) fn key(&self, way: usize) -> Option<u32> {
-        self.regions.get(way)?.as_ref().map(Region::remote_key)
+    /// Whether a range of at least one byte has one key at each device.
+    pub(crate) fn covers(&self, at: u64, len: u64) -> bool {
+        self.ways.iter().flatten().all(|pieces| pieces.covers(at, len))
+    }
+
+    /// The key of a byte, and those up to the end of its range, at the device `way`.
+    pub(crate) fn key(&self, way: usize, at: u64) -> Option<u32> {
+        self.ways.get(way)?.as_ref()?.remote_key(at)
     }
 }

@@ -17,11 +17,11 @@
 //!   of the store's card gets in.
 //!
 //! Bytes of writes are read where the caller has them, if that is an area (see [`crate::areas`]): the key permits no writes. Bytes of reads
-//! come straight into the caller's memory only if that was lent: a future that borrows memory could be leaked, and then the
-//! borrow would be over before the card is. All others go through staging memory.
+//! come straight into an area only if that was lent, or is named by its address (see [`crate::RawBytes`]): a future that borrows memory
+//! could be leaked, and then the borrow would be over before the card is. All others go through staging memory.
 //!
-//! If a queue pair can't be destroyed, a client never uses its buffers again and does not take lent memory back, and a store ends
-//! its process: it could not keep its memory from being overwritten.
+//! If a queue pair can't be destroyed, a client never uses its buffers again and does not take lent memory back. A store ends its process,
+//! and so does a client that reads into memory that is named by its address: they could not keep it from being overwritten.
 //!
 //! A pair lives as long as its connection and serves one request at a time. It has a completion queue of its own, which is
 //! large enough for all that one request has under way, so that no queue can overflow.
@@ -47,7 +47,7 @@ mod ways;
 pub(crate) use self::buffers::{Buffers, Staging};
 pub(crate) use self::client::ClientEnd;
 pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
-pub(crate) use self::exposed::Exposed;
+pub(crate) use self::exposed::{Exposable, Exposed};
 pub use self::options::{ParseRdmaOptionsError, RdmaOptions};
 pub(crate) use self::registered::Registered;
 pub(crate) use self::store::{Part, StoreEnd};

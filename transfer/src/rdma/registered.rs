@@ -34,14 +34,14 @@ struct AtWay {
     failed: Mutex<Option<NoRdma>>,
 }
 
-/// Registrations of one segment at one device, each of `piece` bytes but the last.
-struct Pieces {
+/// Registrations of memory at one device, each of `piece` bytes but the last.
+pub(super) struct Pieces {
     regions: Vec<Region>,
     piece: u64,
 }
 
-/// Part of a segment's memory.
-struct Mapped {
+/// Part of a segment's memory, or of memory of somebody else.
+pub(super) struct Mapped {
     base: NonNull<u8>,
     len: usize,
 }
@@ -52,6 +52,12 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
+    /// # Safety
+    /// The memory must stay mapped as long as it is registered.
+    pub(super) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
     /// At most `len` bytes from `start` on, which lies inside.
     fn part(&self, start: u64, len: u64) -> Self {
         // SAFETY: inside the memory.
@@ -60,7 +66,8 @@ impl Mapped {
     }
 }
 
-// SAFETY: `Registered::new` takes mapped memory that outlives the registration. Segments make no references to it.
+// SAFETY: `Registered::register` and `Mapped::new` take mapped memory that outlives the registration. Segments make no references to
+// it, and nor does anybody to raw bytes: see `RawBytes`.
 unsafe impl Memory for Mapped {
     fn range(&self) -> (NonNull<u8>, usize) {
         (self.base, self.len)
@@ -86,7 +93,7 @@ impl Registered {
             if at.pieces.get().is_some() {
                 return;
             }
-            let made = Pieces::new(way, memory.part(0, len));
+            let made = Pieces::new(way, memory.part(0, len), Access::Local);
             *at.failed.lock() = made.as_ref().err().cloned();
             if let Ok(pieces) = made {
                 // A second one is dropped.
@@ -147,7 +154,8 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T, NoRdma>>) -> Result<T,
 }
 
 impl Pieces {
-    fn new(way: &Way, memory: Mapped) -> Result<Self, NoRdma> {
+    /// Registers memory, on several threads.
+    pub(super) fn new(way: &Way, memory: Mapped, access: Access) -> Result<Self, NoRdma> {
         let len = memory.len as u64;
         // A multiple of a page, also where the device's limit is not.
         let piece = PIECE.min(way.limits.region_bytes).max(4096) & !4095;
@@ -158,12 +166,12 @@ impl Pieces {
                 let nth = next.fetch_add(1, Ordering::Relaxed);
                 let Some(start) = starts.get(nth) else { return Ok(()) };
                 let part = memory.part(*start, piece);
-                let region = Region::new(&way.domain, Arc::new(part), Access::Local);
+                let region = Region::new(&way.domain, Arc::new(part), access);
                 let region = region.map_err(|error| {
                     next.store(starts.len(), Ordering::Relaxed);
                     let pinned: usize =
                         done.lock().iter().map(|(_, region): &(usize, Region)| region.len()).sum();
-                    NoRdma(format!("{error} ({pinned} of the {len} bytes of the segment were registered)"))
+                    NoRdma(format!("{error} ({pinned} of the {len} bytes were registered)"))
                 })?;
                 done.lock().push((nth, region));
             }
@@ -175,5 +183,20 @@ impl Pieces {
         let mut regions = done.into_inner();
         regions.sort_by_key(|(nth, _)| *nth);
         Ok(Self { regions: regions.into_iter().map(|(_, region)| region).collect(), piece })
+    }
+
+    /// One registration of all of some memory.
+    pub(super) fn whole(region: Region) -> Self {
+        Self { piece: (region.len() as u64).max(1), regions: vec![region] }
+    }
+
+    /// Whether a range of at least one byte has one key.
+    pub(super) fn covers(&self, at: u64, len: u64) -> bool {
+        at / self.piece == (at + len - 1) / self.piece
+    }
+
+    /// The key for peers of a byte.
+    pub(super) fn remote_key(&self, at: u64) -> Option<u32> {
+        Some(self.regions.get(usize::try_from(at / self.piece).ok()?)?.remote_key())
     }
 }

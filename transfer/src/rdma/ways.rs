@@ -21,6 +21,7 @@ pub struct Rdma {
     left: Vec<String>,
     /// Memory of this process's transfers as a client.
     pub(super) buffers: Arc<Pool>,
+    devices: RdmaDevices,
     options: RdmaOptions,
 }
 
@@ -72,7 +73,8 @@ impl Rdma {
             return Err(NoRdma(left.join("; ")));
         }
         left.iter().for_each(|why| tracing::warn!("goes on without an RDMA device: {why}"));
-        let opened = Arc::new(Self { ways, left, buffers: Pool::new(), options: options.clone() });
+        let (devices, options) = (devices.clone(), options.clone());
+        let opened = Arc::new(Self { ways, left, buffers: Pool::new(), devices, options });
         events::follow(&opened);
         Ok(opened)
     }
@@ -98,7 +100,8 @@ impl Rdma {
                 ));
                 reasons.push("moved 4 KiB each way between two queue pairs of its own".to_owned());
                 let (ways, left, buffers) = (vec![way], Vec::new(), Pool::new());
-                let memory = Staging::try_one(&Self { ways, left, buffers, options: options.clone() });
+                let (devices, options) = (devices.clone(), options.clone());
+                let memory = Staging::try_one(&Self { ways, left, buffers, devices, options });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
                     Err(why) => why.to_string(),
@@ -108,6 +111,11 @@ impl Rdma {
             Err(why) => DeviceReport { device, usable: false, reasons: vec![why] },
         };
         Ok(names.into_iter().map(report).collect())
+    }
+
+    /// Whether [`Self::open`] was called with this.
+    pub(crate) fn is_opened_as(&self, devices: &RdmaDevices, options: &RdmaOptions) -> bool {
+        (&self.devices, &self.options) == (devices, options)
     }
 
     /// Names of the devices that can be used at present.

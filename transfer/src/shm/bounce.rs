@@ -55,7 +55,7 @@ impl BounceBuffer<'_> {
 
     /// Copies bytes in, and adds the copy to a checksum.
     pub(super) fn write(&mut self, at: u64, bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
-        // SAFETY: the request that has the buffer is the only one to write there.
+        // SAFETY: allocated here, with a file, and the request that has the buffer is the only one to write there.
         unsafe { self.area.write(at, bytes, sum) };
     }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -212,7 +211,8 @@ impl Messages {
 
 /// Offers an area to the store, and returns its number there; `None` if it does not take it.
 async fn offer(stream: &mut UnixStream, area: &Area) -> io::Result<Option<u64>> {
-    files::send(stream, &Message::Area { len: area.len() }.encode(), &[area.as_fd()]).await?;
+    let Some(file) = area.file() else { return Ok(None) };
+    files::send(stream, &Message::Area { len: area.len() as u64 }.encode(), &[file]).await?;
     let mut number = [0; 8];
     stream.read_exact(&mut number).await?;
     Ok(Some(u64::from_be_bytes(number)).filter(|number| *number != 0))

@@ -217,7 +217,7 @@ impl ShmTransport {
         for (nth, op) in ops.iter().enumerate() {
             let mut offset = op.offset;
             for buffer in op.from.iter().filter(|buffer| !buffer.is_empty()) {
-                let area = match self.areas.find(*buffer) {
+                let area = match self.areas.find_shared(*buffer) {
                     Some((area, at)) => {
                         session.number_of(&area, until).await.map(|number| (number, at, area))
                     }

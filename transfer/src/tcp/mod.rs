@@ -31,7 +31,7 @@ use crate::rdma::Rdma;
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
-use crate::{ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
+use crate::{HostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
@@ -101,21 +101,27 @@ impl TcpTransport {
     /// Creates a transport without connections; they are made when they are needed.
     #[must_use]
     pub fn new(options: TcpOptions) -> Self {
-        Self::without_rdma(options, "this transport was made without it".to_owned())
+        Self::without_rdma(options, &HostMemory::new(), "this transport was made without it".to_owned())
     }
 
     /// Creates a transport that tells why it has no RDMA.
     #[must_use]
-    pub fn without_rdma(options: TcpOptions, why: String) -> Self {
-        Self::with(options, Arc::default(), Err(why))
+    pub fn without_rdma(options: TcpOptions, memory: &HostMemory, why: String) -> Self {
+        Self::with(options, memory, Err(why))
     }
 
     /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
     /// `only` nothing but small requests goes over those, and a store that can't be reached by RDMA is an error.
     #[must_use]
-    pub fn with_rdma(options: TcpOptions, rdma: Arc<Rdma>, only: bool, on_moved: OnRdma) -> Self {
-        let areas = Arc::new(Areas::new(Some(rdma.clone())));
-        Self::with(options, areas.clone(), Ok(Arc::new(ByRdma { rdma, areas, only, on_moved })))
+    pub fn with_rdma(
+        options: TcpOptions,
+        memory: &HostMemory,
+        rdma: Arc<Rdma>,
+        only: bool,
+        on_moved: OnRdma,
+    ) -> Self {
+        let exposures = memory.areas().exposures(&rdma);
+        Self::with(options, memory, Ok(Arc::new(ByRdma { rdma, exposures, only, on_moved })))
     }
 
     /// Memory of the caller that stores reach.
@@ -128,7 +134,8 @@ impl TcpTransport {
         self.pools.sums()
     }
 
-    fn with(options: TcpOptions, areas: Arc<Areas>, rdma: Result<Arc<ByRdma>, String>) -> Self {
+    fn with(options: TcpOptions, memory: &HostMemory, rdma: Result<Arc<ByRdma>, String>) -> Self {
+        let areas = memory.areas().clone();
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
         Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma), areas }
     }
@@ -289,7 +296,7 @@ impl Transport for TcpTransport {
     }
 
     fn copies_late(&self, bytes: WriteBuffer<'_>) -> bool {
-        self.areas.find(bytes).is_some()
+        self.areas.find_shared(bytes).is_some()
     }
 
     fn peers(&self) -> Vec<PeerReport> {

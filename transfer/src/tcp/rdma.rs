@@ -13,9 +13,9 @@ use super::plan::{Buffer, Piece};
 use super::progress::Progress;
 use super::ways::{Ways, devices_of};
 use super::work::is_for_now;
-use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
+use crate::exposures::{Exposures, Reached};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
@@ -36,7 +36,7 @@ const SLOWEST: u64 = 100 << 20;
 pub(super) struct ByRdma {
     pub(super) rdma: Arc<Rdma>,
     /// Memory that the devices of stores reach.
-    pub(super) areas: Arc<Areas>,
+    pub(super) exposures: Arc<Exposures>,
     /// Whether bytes may go by RDMA alone.
     pub(super) only: bool,
     pub(super) on_moved: OnRdma,

@@ -74,8 +74,10 @@ impl Work<'_> {
     /// Finds where the bytes of `turn` are for RDMA.
     pub(super) fn places(&self, turn: Turn, by: &ByRdma) -> Option<Places> {
         match self {
-            Self::Read(pieces) => Some(Places::of(&pieces[turn], ReadBuffer::reach)),
-            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| by.areas.reach(*bytes))),
+            Self::Read(pieces) => Some(Places::of(&pieces[turn], |buffer| by.exposures.reach_read(buffer))),
+            Self::Write(pieces, _) => {
+                Some(Places::of(&pieces[turn], |bytes| by.exposures.reach_write(*bytes)))
+            }
             Self::Check(_) | Self::Areas { .. } => None,
         }
     }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mc_transfer::{
-    Rdma, RdmaDevices, RdmaOptions, TcpOptions, TcpTransport, Timeouts, Transport as _, Transports,
+    HostMemory, Rdma, RdmaDevices, RdmaOptions, TcpOptions, TcpTransport, Timeouts, Transport as _,
+    Transports,
 };
 use mc_types::Access;
 use tokio::net::TcpListener;
@@ -91,7 +92,16 @@ fn client(rdma: &Arc<Rdma>, only: bool) -> (Arc<TcpTransport>, Arc<AtomicU64>) {
     let on_moved = Box::new(move |_, bytes| {
         count.fetch_add(bytes, Ordering::SeqCst);
     });
-    (Arc::new(TcpTransport::with_rdma(TcpOptions::default(), rdma.clone(), only, on_moved)), moved)
+    (
+        Arc::new(TcpTransport::with_rdma(
+            TcpOptions::default(),
+            &HostMemory::new(),
+            rdma.clone(),
+            only,
+            on_moved,
+        )),
+        moved,
+    )
 }
 
 /// Moves bytes both ways by RDMA alone, with several connections at once.

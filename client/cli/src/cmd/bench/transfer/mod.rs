@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mc_transfer::{
-    LentMemory, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions,
+    HostMemory, LentMemory, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions,
     TcpTransport, Transport, Transports, WriteOp,
 };
 use mc_types::ByteSize;
@@ -219,7 +219,7 @@ impl Client {
                 let on_moved = move |_, bytes| {
                     rdma_count.fetch_add(bytes, Ordering::Relaxed);
                 };
-                TcpTransport::with_rdma(options, rdma, true, Box::new(on_moved))
+                TcpTransport::with_rdma(options, &HostMemory::new(), rdma, true, Box::new(on_moved))
             }
             Err(_) => TcpTransport::new(options),
         };

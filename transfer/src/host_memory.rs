@@ -1,0 +1,85 @@
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use crate::areas::Areas;
+use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
+use crate::{RegisterError, RegisteredMemory, Transports};
+
+/// Memory of this process that transports reach where it is: what it allocates, and what others have allocated and it registers.
+///
+/// Several transports can share one, and none has to exist yet. Memory is found by the address of each buffer of a call. Stores of this
+/// host map what was allocated, so that a write is one copy; a write from registered memory is two, through a buffer that they map, because
+/// the kernel copies out of another process's own memory at less than half of that speed. A read is one copy in any case. By RDMA, bytes
+/// go straight from and to both, without a copy, except the few buffers that lie across two registrations of a
+/// GiB each.
+///
+/// A clone is the same memory.
+#[derive(Clone, Debug, Default)]
+pub struct HostMemory {
+    areas: Arc<Areas>,
+}
+
+impl HostMemory {
+    /// Creates one without memory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Allocates zeroed, page-aligned memory that all stores reach which a transport with this value calls. Up to 128 allocations of
+    /// 16 KiB and more at a time are; others are as good as any memory. It is faulted in and registered with the devices of the
+    /// transports that there are, which takes a second for every few GiB. Others register it once they use it.
+    ///
+    /// # Errors
+    /// [`RegisterError::OutOfMemory`] when there is not enough.
+    pub fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
+        RegisteredMemory::in_area(&self.areas, len)
+    }
+
+    /// Registers memory of somebody else, such as the pages of an inference engine, of any size. It is registered with the devices of the
+    /// transports that there are, for what puts read, which takes a second for every few GiB. The rest is registered in the background once
+    /// a call needs it; the bytes of that call are copied. With a device that refuses it, bytes are copied, too, and the log says why.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if the address is null, the length is not possible, or some of it is registered already.
+    ///
+    /// # Safety
+    /// The memory must be mapped, readable and writable until [`Self::unregister`] has returned `Ok`, or this value with all its clones and
+    /// all transports that share it is dropped. The rules of [`RawBytes`](crate::RawBytes) hold for each call on it.
+    pub unsafe fn register(&self, base: *mut u8, len: usize) -> Result<(), RegisterError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.areas.register(base, len) }
+    }
+
+    /// Ends the registration of memory, which must begin at this address. Its owner may free it when this has returned.
+    ///
+    /// # Errors
+    /// [`RegisterError::Unknown`] if none was registered there, and [`RegisterError::InUse`] while a call uses it: then it stays
+    /// registered.
+    pub fn unregister(&self, base: *const u8) -> Result<(), RegisterError> {
+        self.areas.unregister(base as usize)
+    }
+
+    /// [`Rdma::for_process`], shared with the other transports of this memory that use the same devices in the same way: so memory is
+    /// registered once for all of them.
+    ///
+    /// # Errors
+    /// When RDMA, or a device, was named and can't be used.
+    pub fn rdma(
+        &self,
+        transports: Transports,
+        devices: &RdmaDevices,
+        options: &RdmaOptions,
+    ) -> Result<Result<Arc<Rdma>, NoRdma>, NoRdma> {
+        let users = self.areas.users();
+        match users.iter().find(|user| transports.rdma() && user.rdma().is_opened_as(devices, options)) {
+            Some(user) if user.rdma().why_down().is_none() => Ok(Ok(user.rdma().clone())),
+            _ => Rdma::for_process(transports, devices, options),
+        }
+    }
+
+    pub(crate) fn areas(&self) -> &Arc<Areas> {
+        &self.areas
+    }
+}

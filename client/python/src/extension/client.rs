@@ -112,6 +112,7 @@ impl Client {
         store: Option<&Bound<'_, Store>>,
         codes: bool,
     ) -> PyResult<Self> {
+        let process = process::current(py)?;
         let mut builder = mc_client::Client::builder()
             .masters(masters)
             .tenant(tenant)
@@ -129,7 +130,8 @@ impl Client {
             // Mooncake's callers tell a pool without a leader from one without the object.
             .fail_local_misses(codes)
             .fail_unfinished_gets(codes)
-            .runtime(process::current(py)?.runtime.handle().clone());
+            .host_memory(&process.reached.host)
+            .runtime(process.runtime.handle().clone());
         if let Some(store) = store {
             builder = store.get().with(py, |store| builder.embedded_store(store.id(), store.memory()))?;
         }
@@ -531,13 +533,18 @@ impl Client {
     /// Registers memory of the caller.
     fn register(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
         self.made_in.check(py, "client")?;
-        self.registered.add(address, length).map_err(|why| error::raised(py, Code::InvalidParams, true, &why))
+        let reached = &process::current(py)?.reached;
+        // SAFETY: the caller names memory that stays valid until it is unregistered or the client has ended.
+        let added = py.detach(|| unsafe { self.registered.add(reached, address, length) });
+        added.map_err(|why| error::raised(py, Code::InvalidParams, true, &why))
     }
 
     /// Ends the registration of memory.
     fn unregister(&self, py: Python<'_>, address: usize) -> PyResult<()> {
         self.made_in.check(py, "client")?;
-        self.registered.remove(address).map_err(|why| error::raised(py, Code::InvalidParams, true, &why))
+        let reached = &process::current(py)?.reached;
+        py.detach(|| self.registered.remove(reached, address))
+            .map_err(|why| error::raised(py, Code::InvalidParams, true, &why))
     }
 
     /// "connected", or "local-only" while no leader is in reach.
@@ -618,10 +625,15 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.made_in.is_now() {
-            // SAFETY: dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.client) };
+        if !self.made_in.is_now() {
+            return;
         }
+        if let Some(process) = process::started() {
+            // Another thread may register memory, which takes seconds.
+            Python::try_attach(|py| py.detach(|| self.registered.remove_all(&process.reached)));
+        }
+        // SAFETY: dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self.client) };
     }
 }
 

@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::process::Generation;
+use super::process::{self, Generation};
 
 /// Writable bytes, with an address for calls that take raw memory.
 #[pyclass(frozen, weakref, subclass, module = "mc._native")]
@@ -183,6 +183,7 @@ fn released() -> PyErr {
 /// Allocates zeroed memory that all clients of this process share with stores.
 #[pyfunction]
 pub(super) fn allocate(py: Python<'_>, length: usize) -> PyResult<Memory> {
-    let memory = py.detach(|| RegisteredMemory::allocate(length));
+    let host = &process::current(py)?.reached.host;
+    let memory = py.detach(|| host.allocate(length));
     memory.map(Memory::new).map_err(|error| PyMemoryError::new_err(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What this process has once, whatever its clients and stores: a runtime, and lines of the log.
+//! What this process has once, whatever its clients and stores: a runtime, lines of the log, and memory that transports reach.
 //!
 //! A forked child has none of the runtime's threads, so it gets a process value of its own at its first call, and the parent's
 //! is left as it is: its locks may be held by threads that don't exist here. Handles remember the [`Generation`] that
@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::error;
 use super::logs::Lines;
+use super::registered::Reached;
 
 /// Time between two looks at pending signals, such as Ctrl-C, during a call.
 const SIGNALS: Duration = Duration::from_millis(100);
@@ -33,6 +34,7 @@ pub(super) struct Generation(u64);
 pub(super) struct Process {
     pub(super) runtime: Runtime,
     pub(super) lines: Lines,
+    pub(super) reached: Reached,
 }
 
 /// Notices forks from now on.
@@ -84,7 +86,11 @@ pub(super) fn current(py: Python<'_>) -> PyResult<&'static Process> {
     if let Some(process) = started() {
         return Ok(process);
     }
-    let new = Box::into_raw(Box::new(Process { runtime: runtime()?, lines: Lines::default() }));
+    let new = Box::into_raw(Box::new(Process {
+        runtime: runtime()?,
+        lines: Lines::default(),
+        reached: Reached::default(),
+    }));
     // Without a lock, which a fork could leave locked in the child.
     let null = std::ptr::null_mut();
     match CURRENT.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {

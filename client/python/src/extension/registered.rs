@@ -1,38 +1,111 @@
-//! Memory that a client's user has registered.
+//! Memory that clients' users have registered.
+#![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 
+use mc_client::HostMemory;
 use parking_lot::Mutex;
 
-/// Registered ranges by their address.
+/// Memory that transports of this process reach, shared by all clients.
 #[derive(Default)]
-pub(super) struct Registered(Mutex<BTreeMap<usize, usize>>);
+pub(super) struct Reached {
+    pub(super) host: HostMemory,
+    /// Number of clients that have registered a range, by address and length.
+    users: Mutex<BTreeMap<(usize, usize), usize>>,
+}
+
+/// Ranges that one client has registered, by their address.
+#[derive(Default)]
+pub(super) struct Registered(Mutex<BTreeMap<usize, Range>>);
+
+#[derive(Clone, Copy)]
+struct Range {
+    len: usize,
+    /// Whether transports reach it. Another client may have registered an overlapping range, and then its bytes are copied.
+    is_reached: bool,
+}
+
+impl Reached {
+    /// # Safety
+    /// As of [`HostMemory::register`].
+    unsafe fn add(&self, address: usize, len: usize) -> bool {
+        let mut users = self.users.lock();
+        match users.entry((address, len)) {
+            Entry::Occupied(mut user) => *user.get_mut() += 1,
+            Entry::Vacant(user) => {
+                // SAFETY: as the caller promises.
+                if let Err(why) = unsafe { self.host.register(address as *mut u8, len) } {
+                    tracing::info!(len, "the bytes of registered memory are copied: {why}");
+                    return false;
+                }
+                user.insert(1);
+            }
+        }
+        true
+    }
+
+    fn remove(&self, address: usize, len: usize) -> Result<(), String> {
+        let mut users = self.users.lock();
+        let Entry::Occupied(mut user) = users.entry((address, len)) else { return Ok(()) };
+        if *user.get() == 1 {
+            self.host.unregister(address as *const u8).map_err(|why| why.to_string())?;
+            user.remove();
+        } else {
+            *user.get_mut() -= 1;
+        }
+        Ok(())
+    }
+}
 
 impl Registered {
-    /// Adds a range, which overlaps no other one.
-    pub(super) fn add(&self, address: usize, length: usize) -> Result<(), String> {
-        let what = format!("cannot register {length} bytes at {address:#x}");
-        if address == 0 || length == 0 {
+    /// Adds a range, which overlaps no other one of the client.
+    ///
+    /// # Safety
+    /// As of [`HostMemory::register`].
+    pub(super) unsafe fn add(&self, reached: &Reached, address: usize, len: usize) -> Result<(), String> {
+        let what = format!("cannot register {len} bytes at {address:#x}");
+        if address == 0 || len == 0 {
             return Err(format!("{what}: give an address and a length that are not zero"));
         }
-        let Some(end) = address.checked_add(length) else {
+        let Some(end) = address.checked_add(len) else {
             return Err(format!("{what}: it goes beyond the last address"));
         };
         let mut ranges = self.0.lock();
-        match ranges.range(..end).next_back() {
-            Some((other, bytes)) if other + bytes > address => Err(format!(
+        if let Some((other, range)) = ranges.range(..end).next_back()
+            && other + range.len > address
+        {
+            let bytes = range.len;
+            return Err(format!(
                 "{what}: it overlaps {bytes} bytes at {other:#x}, which are registered: unregister them first"
-            )),
-            _ => {
-                ranges.insert(address, length);
-                Ok(())
-            }
+            ));
         }
+        // SAFETY: as the caller promises.
+        let is_reached = unsafe { reached.add(address, len) };
+        ranges.insert(address, Range { len, is_reached });
+        Ok(())
     }
 
     /// Removes the range that begins at the address.
-    pub(super) fn remove(&self, address: usize) -> Result<(), String> {
-        let removed = self.0.lock().remove(&address);
-        removed.map(drop).ok_or_else(|| format!("no memory is registered at {address:#x}"))
+    pub(super) fn remove(&self, reached: &Reached, address: usize) -> Result<(), String> {
+        let mut ranges = self.0.lock();
+        let Some(range) = ranges.get(&address).copied() else {
+            return Err(format!("no memory is registered at {address:#x}"));
+        };
+        if range.is_reached {
+            reached.remove(address, range.len)?;
+        }
+        ranges.remove(&address);
+        Ok(())
+    }
+
+    /// Removes all ranges of a client that ends.
+    pub(super) fn remove_all(&self, reached: &Reached) {
+        for (address, range) in std::mem::take(&mut *self.0.lock()) {
+            if range.is_reached
+                && let Err(why) = reached.remove(address, range.len)
+            {
+                tracing::warn!("memory stays registered: {why}");
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -78,6 +79,56 @@ def test_a_cancelled_call_ends_when_nothing_touches_its_memory(run: Run, own_mas
             assert await client.get("k") == b"v"
 
     run(main())
+
+
+def test_closing_a_client_ends_the_calls_under_way(run: Run, own_master: Cluster) -> None:
+    async def main() -> None:
+        client = await mc.AsyncClient(own_master.addresses, local_cache=0, call_timeout=60, leader_timeout=60).connect()
+        process = own_master.masters[0].process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        calls = [asyncio.ensure_future(client.get("k")) for _ in range(10)]
+        await asyncio.sleep(0)
+        await client.close()
+        process.send_signal(signal.SIGCONT)
+        assert all(isinstance(error, RuntimeError) for error in await asyncio.gather(*calls, return_exceptions=True))
+
+    run(main())
+
+
+def test_memory_is_kept_for_a_call_whose_coroutine_is_gone(own_master: Cluster) -> None:
+    async def main() -> None:
+        async with mc.AsyncClient(own_master.addresses, segment="1mb", local_cache=0) as client:
+            await client.put("k", b"v" * 65536)
+            process = own_master.masters[0].process
+            assert process is not None
+            process.send_signal(signal.SIGSTOP)
+            target = bytearray(65536)
+            call = client.get_into("k", target)
+            call.send(None)
+            call.close()
+            with pytest.raises(BufferError):
+                target.clear()
+            process.send_signal(signal.SIGCONT)
+            while True:
+                with contextlib.suppress(BufferError):
+                    target.clear()
+                    break
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_a_client_belongs_to_one_event_loop(one_master: Cluster) -> None:
+    client = mc.AsyncClient(one_master.addresses)
+    first = asyncio.new_event_loop()
+    first.run_until_complete(client.connect())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(client.get("k"))
+    with pytest.raises(RuntimeError, match="connected already"):
+        first.run_until_complete(client.connect())
+    first.run_until_complete(client.close())
+    first.close()
 
 
 def test_a_client_is_used_after_it_is_connected() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -69,6 +70,35 @@ def test_tensors_of_dlpack_are_read_from_and_written_to_in_place(client: mc.Clie
     assert (target == array).all()
     with pytest.raises(ValueError, match="not contiguous"):
         client.put(key, Exchanged(array.T))
+
+
+class OfADevice(Exchanged):
+    """A tensor in memory of a CUDA device, as far as its capsule says."""
+
+    def __dlpack__(self) -> object:
+        capsule = super().__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = 2
+        return capsule
+
+
+def test_memory_of_a_device_is_refused(client: mc.Client, key: str) -> None:
+    with pytest.raises(ValueError, match="memory of a device"):
+        client.put(key, OfADevice(np.zeros(4, dtype=np.float32)))
+
+
+def test_lengths_that_no_memory_has_are_refused(client: mc.Client, key: str) -> None:
+    native = client._native
+    for addresses, sizes in ([4096], [1 << 63]), ([4096, 4096], [1 << 62, 1 << 62]), ([(1 << 64) - 4096], [8192]):
+        with pytest.raises(ValueError, match="no memory is that long"):
+            native.put_from([key], [addresses], [sizes])
+
+
+def test_large_values_are_read_in_batches(client: mc.Client, key: str) -> None:
+    values = {f"{key}{number}": bytes([number]) * (1 << 18) for number in range(8)}
+    client.put_many(values)
+    assert client.get_many([*values, "absent"]) == [*values.values(), None]
 
 
 def test_bytes_that_are_not_in_one_piece_are_refused(client: mc.Client, key: str) -> None:
@@ -307,6 +337,34 @@ def test_a_forked_child_has_clients_of_its_own_and_the_exit_unmounts(own_master:
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS, own_master.addresses]
     subprocess.run([*command, "1"], check=True, timeout=60)
     until("the store is unmounted", lambda: not own_master.mounted())
+
+
+OF_MULTIPROCESSING = """
+import multiprocessing, sys, mc
+
+def work(masters, key):
+    client = mc.Client(masters, segment="1mb")
+    client.put(key, b"v")
+    assert client.get(key) == b"v"
+
+if __name__ == "__main__":
+    for way in ("fork", "spawn", "forkserver"):
+        own = mc.Client(sys.argv[1])
+        context = multiprocessing.get_context(way)
+        children = [context.Process(target=work, args=(sys.argv[1], way + str(number))) for number in range(2)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+            assert child.exitcode == 0, way
+"""
+
+
+def test_the_exit_of_a_child_of_multiprocessing_unmounts(own_master: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OF_MULTIPROCESSING)
+    subprocess.run([sys.executable, script, own_master.addresses], check=True, timeout=120)
+    until("the stores are unmounted", lambda: not own_master.mounted())
 
 
 def test_eight_embedded_stores_live_side_by_side(own_master: Cluster) -> None:

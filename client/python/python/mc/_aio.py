@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
-from mc import _calls, _native
-from mc._calls import Call, many, maybe, one, same
+from mc import _calls, _memory, _native
+from mc._calls import Call, many, maybe, one, same, stored
+from mc._client import Registration
 from mc._errors import McError
 from mc._native import Memory
 from mc._open import ClientOptions, Opened
@@ -27,15 +29,26 @@ T = TypeVar("T")
 class _Loop:
     """Results on their way to the futures of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._queue = loop, _native.Queue()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        loop.add_reader(self._queue.fileno(), self._drain)
+    def __init__(self) -> None:
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
+        # Before the calls: when this object goes away, the queue waits until nothing touches their memory.
+        self._queue = _native.Queue()
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Call[Any]]] = {}
+        self._started: set[Call[Any]] = set()
+        self._loop.add_reader(self._queue.fileno(), self._drain)
 
     async def run(self, call: Call[T]) -> T:
-        number: int = call.method(*call.arguments, queue=self._queue)
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the client belongs to another event loop: connect one in each")
+        # The frame of this coroutine may go away before the call has ended. What holds its memory must not.
+        self._started.add(call)
+        try:
+            number: int = call.method(*call.arguments, queue=self._queue)
+        except BaseException:
+            self._started.discard(call)
+            raise
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[number] = future
+        self._waiting[number] = (future, call)
         try:
             return call.convert(await asyncio.shield(future))
         except asyncio.CancelledError:
@@ -50,16 +63,28 @@ class _Loop:
 
     def _drain(self) -> None:
         for number, has_ended, result, error in self._queue.drain():
-            future = self._waiting.pop(number)
+            future, call = self._waiting.pop(number)
+            self._started.discard(call)
             if error is not None:
                 future.set_exception(error)
             elif has_ended:
                 future.set_result(result)
             else:
-                future.set_exception(RuntimeError("the call was cancelled"))
+                future.set_exception(RuntimeError("the call was cancelled: its client was closed"))
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Cancels the calls that are under way, and waits for them."""
+        futures = []
+        for number, (future, _) in self._waiting.items():
+            self._queue.cancel(number)
+            futures.append(future)
+        if futures:
+            await asyncio.wait(futures)
         self._loop.remove_reader(self._queue.fileno())
+
+    @property
+    def is_of_this_process(self) -> bool:
+        return self._process == os.getpid()
 
 
 class AsyncClient:
@@ -72,17 +97,21 @@ class AsyncClient:
 
     async def connect(self) -> AsyncClient:
         """Connects. The client belongs to the running event loop then."""
+        if self._opened is not None:
+            raise RuntimeError("the client is connected already")
         self._opened = await asyncio.to_thread(self._open)
-        self._loop = _Loop(asyncio.get_running_loop())
+        self._loop = _Loop()
         return self
 
     async def close(self) -> None:
         """Unmounts the embedded store, and ends the client."""
-        if self._opened is not None:
+        loop, self._loop = self._loop, None
+        if loop is None or self._opened is None or not loop.is_of_this_process:
+            return
+        try:
+            await loop.close()
+        finally:
             await asyncio.to_thread(self._opened.close)
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
 
     async def __aenter__(self) -> AsyncClient:
         return await self.connect()
@@ -103,7 +132,7 @@ class AsyncClient:
 
     async def put(self, key: Key, value: Source, **options: Unpack[PutOptions]) -> Put:
         """:meth:`mc.Client.put`"""
-        return await self._run(_calls.put(self._native, [(key, value)], options, one(Put)))
+        return await self._run(_calls.put(self._native, [(key, value)], options, one(stored)))
 
     async def put_parts(self, key: Key, parts: Sequence[Source], **options: Unpack[PutOptions]) -> Put:
         """:meth:`mc.Client.put_parts`"""
@@ -150,7 +179,7 @@ class AsyncClient:
     ) -> builtins.list[Put | McError]:
         """:meth:`mc.Client.put_many`"""
         pairs = items.items() if isinstance(items, Mapping) else items
-        return await self._run(_calls.put(self._native, pairs, options, many(Put)))
+        return await self._run(_calls.put(self._native, pairs, options, many(stored)))
 
     async def get_many(self, keys: Sequence[Key]) -> builtins.list[bytes | None | McError]:
         """:meth:`mc.Client.get_many`"""
@@ -163,7 +192,7 @@ class AsyncClient:
 
     async def exists_many(self, keys: Sequence[Key]) -> builtins.list[bool | McError]:
         """:meth:`mc.Client.exists_many`"""
-        return await self._run(_calls.exists(self._native, keys, many(bool)))
+        return await self._run(_calls.exists(self._native, keys, many(same)))
 
     async def size_many(self, keys: Sequence[Key]) -> builtins.list[int | None | McError]:
         """:meth:`mc.Client.size_many`"""
@@ -171,7 +200,7 @@ class AsyncClient:
 
     async def remove_many(self, keys: Sequence[Key], *, force: bool = False) -> builtins.list[bool | McError]:
         """:meth:`mc.Client.remove_many`"""
-        return await self._run(_calls.remove(self._native, keys, force, many(bool)))
+        return await self._run(_calls.remove(self._native, keys, force, many(same)))
 
     async def remove_all(self, *, force: bool = False) -> Removed:
         """:meth:`mc.Client.remove_all`"""
@@ -196,11 +225,20 @@ class AsyncClient:
         session = await self._run(Call(self._native.open_gets, ([key],), one(same)))
         return None if session is None else AsyncReadSession(self, session)
 
+    async def read_sessions(self, keys: Sequence[Key]) -> builtins.list[AsyncReadSession | McError | None]:
+        """:meth:`mc.Client.read_sessions`"""
+        opened = await self._run(Call(self._native.open_gets, (keys,), same))
+        return [AsyncReadSession(self, item) if isinstance(item, _native.GetSession) else item for item in opened]
+
     async def write_session(self, key: Key, size: int, **options: Unpack[PutOptions]) -> AsyncWriteSession | None:
         """:meth:`mc.Client.write_session`"""
         arguments = ([key], [size], put_options(options))
         session = await self._run(Call(self._native.open_puts, arguments, one(same)))
         return None if session is None else AsyncWriteSession(self, session)
+
+    async def register(self, target: Target) -> Registration:
+        """:meth:`mc.Client.register`. The result is an ordinary context manager."""
+        return await asyncio.to_thread(Registration, self._native, _memory.raw(target, writable=True))
 
     @property
     def mode(self) -> Literal["connected", "local-only"]:
@@ -215,6 +253,10 @@ class AsyncClient:
     def stats(self) -> dict[str, int]:
         """:meth:`mc.Client.stats`"""
         return self._native.stats()
+
+    def transports(self) -> builtins.list[dict[str, Any]]:
+        """:meth:`mc.Client.transports`"""
+        return self._native.transports()
 
 
 class AsyncReadSession:
@@ -270,7 +312,7 @@ class AsyncWriteSession:
 
     async def finish(self) -> Put:
         """:meth:`mc.WriteSession.finish`"""
-        result = await self._client._run(Call(self._client._native.finish, ([self._session],), one(Put)))
+        result = await self._client._run(Call(self._client._native.finish, ([self._session],), one(stored)))
         self._open = False
         return result
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call(Generic[T]):
     """A method of the extension module with its arguments."""
 
@@ -36,6 +36,13 @@ def only(results: Sequence[Any]) -> Any:
     return result
 
 
+_PUTS = tuple(Put)
+
+
+def stored(number: int) -> Put:
+    return _PUTS[number]
+
+
 def one(convert: Callable[[Any], T]) -> Callable[[Sequence[Any]], T]:
     return lambda results: convert(only(results))
 
@@ -49,25 +56,23 @@ def same(value: Any) -> Any:
 
 
 def maybe(value: Any) -> int | None:
-    return None if value is None else int(value)
+    number: int | None = value
+    return number
 
 
 def put(client: _native.Client, items: Iterable[tuple[Key, Source]], given: PutOptions, convert: Callable[[Any], T]) -> Call[T]:
     keys, values = _split(items)
-    try:
-        for value in values:
-            memoryview(value).release()
-        return Call(client.put, (keys, values, options(given)), convert)
-    except TypeError:
-        raws = [_memory.raw(value) for value in values]
-        arguments = (keys, [raw.address for raw in raws], [raw.length for raw in raws], options(given))
-        return Call(client.put_from, arguments, convert, raws)
+    chosen = options(given)
+    if not any(_memory.is_tensor(value) for value in values):
+        return Call(client.put, (keys, values, chosen), convert)
+    raws = [_memory.raw(value) for value in values]
+    return Call(client.put_from, (keys, [raw.address for raw in raws], [raw.length for raw in raws], chosen), convert, raws)
 
 
 def put_parts(client: _native.Client, key: Key, parts: Sequence[Source], given: PutOptions) -> Call[Put]:
     raws = [_memory.raw(part) for part in parts]
     arguments = ([key], [[raw.address for raw in raws]], [[raw.length for raw in raws]], options(given))
-    return Call(client.put_from, arguments, one(Put), raws)
+    return Call(client.put_from, arguments, one(stored), raws)
 
 
 def get_into(client: _native.Client, items: Iterable[tuple[Key, Target]], convert: Callable[[Any], T]) -> Call[T]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
 from mc import _calls, _memory, _native
-from mc._calls import Call, many, maybe, one
+from mc._calls import Call, many, maybe, one, same, stored
 from mc._errors import McError
 from mc._open import ClientOptions, Opened
 from mc._types import Description, Key, Listed, Put, PutOptions, Removed, Source, Target
@@ -35,7 +35,7 @@ class Client:
 
     def put(self, key: Key, value: Source, **options: Unpack[PutOptions]) -> Put:
         """Puts an object, if its key is absent or with ``upsert=True``."""
-        return _run(_calls.put(self._native, [(key, value)], options, one(Put)))
+        return _run(_calls.put(self._native, [(key, value)], options, one(stored)))
 
     def put_parts(self, key: Key, parts: Sequence[Source], **options: Unpack[PutOptions]) -> Put:
         """Puts an object whose value is in several pieces of memory."""
@@ -68,7 +68,7 @@ class Client:
         return _run(_calls.exists(self._native, [key], one(bool)))
 
     def size(self, key: Key) -> int | None:
-        """Returns the bytes of an object."""
+        """Returns the bytes of an object; ``None`` if there is none, or it is being written or can't be read now."""
         return _run(_calls.size(self._native, [key], one(maybe)))
 
     def remove(self, key: Key, *, force: bool = False) -> bool:
@@ -86,7 +86,7 @@ class Client:
     ) -> builtins.list[Put | McError]:
         """Puts objects."""
         pairs = items.items() if isinstance(items, Mapping) else items
-        return _run(_calls.put(self._native, pairs, options, many(Put)))
+        return _run(_calls.put(self._native, pairs, options, many(stored)))
 
     def get_many(self, keys: Sequence[Key]) -> builtins.list[bytes | None | McError]:
         """Reads objects."""
@@ -100,7 +100,7 @@ class Client:
 
     def exists_many(self, keys: Sequence[Key]) -> builtins.list[bool | McError]:
         """Says of each object whether it can be read."""
-        return _run(_calls.exists(self._native, keys, many(bool)))
+        return _run(_calls.exists(self._native, keys, many(same)))
 
     def size_many(self, keys: Sequence[Key]) -> builtins.list[int | None | McError]:
         """Returns the bytes of objects."""
@@ -108,7 +108,7 @@ class Client:
 
     def remove_many(self, keys: Sequence[Key], *, force: bool = False) -> builtins.list[bool | McError]:
         """Removes objects."""
-        return _run(_calls.remove(self._native, keys, force, many(bool)))
+        return _run(_calls.remove(self._native, keys, force, many(same)))
 
     def remove_all(self, *, force: bool = False) -> Removed:
         """Removes all objects of the tenant, with ``force`` also those that are being read."""
@@ -263,22 +263,23 @@ class Registration:
 
     def __init__(self, client: _native.Client, raw: _memory.Raw) -> None:
         client.register(raw.address, raw.length)
-        self._client, self._raw = client, raw
-        self._open = True
+        self._client = client
+        self._raw: _memory.Raw | None = raw
+        self._address, self._length = raw.address, raw.length
 
     @property
     def address(self) -> int:
         """Address of the first byte."""
-        return self._raw.address
+        return self._address
 
     def __len__(self) -> int:
-        return self._raw.length
+        return self._length
 
     def close(self) -> None:
         """Ends the registration."""
-        if self._open:
-            self._open = False
-            self._client.unregister(self._raw.address)
+        if self._raw is not None:
+            raw, self._raw = self._raw, None
+            self._client.unregister(raw.address)
 
     def __enter__(self) -> Registration:
         return self

@@ -35,7 +35,7 @@ class NotFound(McError):
 
 
 class NoRoom(McError):
-    """The pool, or the quota of the tenant, has no room for the object."""
+    """The pool, the quota of the tenant, the group or this process has no room."""
 
 
 class InvalidArgument(McError, ValueError):
@@ -52,6 +52,8 @@ _CLASSES: dict[str, type[McError]] = {
     "OBJECT_NOT_FOUND": NotFound,
     "NO_AVAILABLE_HANDLE": NoRoom,
     "DISK_NEARLY_FULL": NoRoom,
+    "GROUP_FULL": NoRoom,
+    "RESOURCE_EXHAUSTED": NoRoom,
     "OBJECT_TOO_LARGE": NoRoom,
     "TENANT_QUOTA_EXCEEDED": NoRoom,
     "INVALID_KEY": InvalidArgument,

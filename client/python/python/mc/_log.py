@@ -27,7 +27,11 @@ def start() -> None:
 
 def _pass_on() -> None:
     while not _stopping.is_set():
-        _hand_over(1.0)
+        try:
+            _hand_over(1.0)
+        except Exception:
+            # A filter or a handler of the program failed. Its next line may not.
+            logging.lastResort.handleError(logging.makeLogRecord({"name": "mc"}))  # type: ignore[union-attr]
 
 
 def _hand_over(timeout: float) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.util
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
@@ -57,6 +58,8 @@ class Opened:
     """A client with its embedded store."""
 
     def __init__(self, masters: str | Sequence[str], given: ClientOptions) -> None:
+        if unknown := given.keys() - ClientOptions.__annotations__.keys():
+            raise TypeError(f"unknown keyword arguments: {', '.join(sorted(unknown))}")
         _log.start()
         masters = masters if isinstance(masters, str) else ",".join(masters)
         ours = {"segment", "store_name", "advertise", "listen"}
@@ -72,15 +75,15 @@ class Opened:
         if self.store is not None and self.client.mode == "connected":
             self.store.wait_mounted(given.get("call_timeout", 5.0))
         self._process = os.getpid()
+        _close_at_exit()
         _all.add(self)
 
     def close(self) -> None:
         """Unmounts the store, and fails all calls of the client."""
-        if self._process != os.getpid():
-            return
-        if self.store is not None:
-            self.store.stop(UNMOUNT)
-        self.client.close()
+        if self._process == os.getpid():
+            if self.store is not None:
+                self.store.stop(UNMOUNT)
+            self.client.close()
 
 
 def _store(masters: str, given: ClientOptions) -> _native.Store | None:
@@ -89,6 +92,8 @@ def _store(masters: str, given: ClientOptions) -> _native.Store | None:
         if given.keys() & {"store_name", "advertise", "listen"}:
             raise ValueError("store_name, advertise and listen are for an embedded store: give segment, too")
         return None
+    if isinstance(segment, bytes):
+        raise TypeError("segment is a number, a text such as 4gb, or a list of them")
     sizes = [segment] if isinstance(segment, int | str) else list(segment)
     return _native.Store(
         masters,
@@ -103,15 +108,25 @@ def _store(masters: str, given: ClientOptions) -> _native.Store | None:
 
 
 _all: weakref.WeakSet[Opened] = weakref.WeakSet()
+_process: int | None = None
+
+
+def _close_at_exit() -> None:
+    """Arranges the end of this process, once."""
+    global _process
+    if _process == os.getpid():
+        return
+    _process = os.getpid()
+    _all.clear()
+    if multiprocessing.parent_process() is None:
+        atexit.register(_close_all)
+    else:
+        # A child of multiprocessing does not run the functions of atexit in every version and way of starting.
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=0)
 
 
 def _close_all() -> None:
-    # Side by side: the interpreter's exit waits for the slowest.
-    threads = [threading.Thread(target=opened.close) for opened in list(_all)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-atexit.register(_close_all)
+    here = [opened for opened in _all if opened._process == os.getpid()]
+    _native.stop_stores([opened.store for opened in here if opened.store is not None], UNMOUNT)
+    for opened in here:
+        opened.client.close()

@@ -8,6 +8,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
 
 /// Raw memory of the caller: address and bytes. Several of one item are its parts, in order.
 pub(super) type Parts = Vec<(usize, usize)>;
@@ -100,35 +101,42 @@ pub(super) fn numbers(items: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64>
 
 /// Raw memory of each item, from a list of addresses and one of sizes. Instead of numbers these may have lists of them.
 pub(super) fn memory(addresses: &Bound<'_, PyAny>, sizes: &Bound<'_, PyAny>) -> PyResult<Vec<Parts>> {
-    let parts = |item: &Bound<'_, PyAny>, what: &str| -> PyResult<Vec<usize>> {
-        match item.extract::<usize>() {
-            Ok(number) => Ok(vec![number]),
-            Err(_) if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() => {
-                let mut numbers = Vec::new();
-                each(item, what, |number| {
-                    numbers.push(number.extract()?);
-                    Ok(())
-                })?;
-                Ok(numbers)
-            }
-            Err(error) => Err(error),
-        }
-    };
-    let (mut starts, mut lens) = (Vec::new(), Vec::new());
-    each(addresses, "addresses", |item| {
-        starts.push(parts(item, "addresses")?);
-        Ok(())
-    })?;
-    each(sizes, "sizes", |item| {
-        lens.push(parts(item, "sizes")?);
-        Ok(())
-    })?;
+    let (starts, lens) = (numbers_each(addresses, "addresses")?, numbers_each(sizes, "sizes")?);
     same("sizes", lens.len(), starts.len())?;
-    let item = |(starts, lens): (Vec<usize>, Vec<usize>)| {
-        same("sizes of one item", lens.len(), starts.len())?;
-        Ok(starts.into_iter().zip(lens).collect())
+    starts.into_iter().zip(lens).map(|(starts, lens)| parts(&starts, &lens)).collect()
+}
+
+/// The numbers of each item: one, or a list.
+fn numbers_each(items: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<SmallVec<[usize; 1]>>> {
+    let mut all = Vec::new();
+    each(items, what, |item| {
+        let mut numbers = SmallVec::new();
+        if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() {
+            each(item, what, |number| {
+                numbers.push(number.extract()?);
+                Ok(())
+            })?;
+        } else {
+            numbers.push(item.extract()?);
+        }
+        all.push(numbers);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// The parts of an item, which fit into the address space, each and all together.
+fn parts(starts: &[usize], lens: &[usize]) -> PyResult<Parts> {
+    same("sizes of one item", lens.len(), starts.len())?;
+    let mut left = isize::MAX as usize;
+    let part = |(start, len): (&usize, &usize)| match (left.checked_sub(*len), start.checked_add(*len)) {
+        (Some(rest), Some(_)) => {
+            left = rest;
+            Ok((*start, *len))
+        }
+        _ => Err(PyValueError::new_err(format!("{len} bytes at {start:#x}: no memory is that long"))),
     };
-    starts.into_iter().zip(lens).map(item).collect()
+    starts.iter().zip(lens).map(part).collect()
 }
 
 /// Raw memory of each item with the offsets in its object.

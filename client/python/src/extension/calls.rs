@@ -22,8 +22,8 @@ pub(super) async fn put(
     form: Form,
     ungrouped: &AtomicU64,
 ) -> Vec<Result<Put, Error>> {
-    let grouped = form == Form::Codes && items.iter().any(|item| !item.group.is_empty());
-    let kept = if grouped { items.clone() } else { Vec::new() };
+    let is_grouped = |item: &PutFromRaw| !options.group.is_empty() || !item.group.is_empty();
+    let kept = if form == Form::Codes && items.iter().any(is_grouped) { items.clone() } else { Vec::new() };
     let mut results = client.batch_put_from_raw(items, options).await;
     let is_full = |result: &Result<Put, Error>| matches!(result, Err(error) if error.code == Code::GroupFull);
     let (full, again): (Vec<usize>, Vec<PutFromRaw>) = kept
@@ -35,19 +35,26 @@ pub(super) async fn put(
     if !again.is_empty() {
         tracing::debug!(puts = again.len(), "groups are full: the objects are put without one");
         ungrouped.fetch_add(again.len() as u64, Ordering::Relaxed);
-        for (at, result) in full.into_iter().zip(client.batch_put_from_raw(again, options).await) {
+        let mut options = options.clone();
+        options.group.clear();
+        for (at, result) in full.into_iter().zip(client.batch_put_from_raw(again, &options).await) {
             results[at] = result;
         }
     }
     results
 }
 
-/// Puts copies of raw memory, which the local cache keeps.
+/// Puts copies of raw memory, which the local cache keeps. For Mooncake's callers, puts of a group may be repeated, and are not cached.
 pub(super) async fn put_through_cache(
     client: &Client,
     items: Vec<PutFromRaw>,
     options: &PutOptions,
+    form: Form,
+    ungrouped: &AtomicU64,
 ) -> Vec<Result<Put, Error>> {
+    if form == Form::Codes && !options.group.is_empty() {
+        return put(client, items, options, form, ungrouped).await;
+    }
     let copied = |item: PutFromRaw| (item.key, Bytes::from(copied(&item.slices)));
     let items: Vec<(Bytes, Bytes)> = items.into_iter().map(copied).collect();
     client.batch_put_bytes(&items, options).await

@@ -65,7 +65,7 @@ fn from(offset: u64, from: RawBytes) -> RangeFromRaw {
     RangeFromRaw { offset, from }
 }
 
-/// The raw memory of an item: none if an address is zero, which fails the item as too little memory.
+/// The raw memory of an item: none if an address is zero, which fails the item as one without memory.
 fn raw_parts(parts: Parts) -> Vec<RawBytes> {
     let part = |(address, len): (usize, usize)| {
         let address = NonNull::new(address as *mut u8)?;
@@ -170,7 +170,7 @@ impl Client {
         let ungrouped = self.ungrouped.clone();
         let call = async move {
             match fills_cache {
-                true => calls::put_through_cache(&client, items, &options).await,
+                true => calls::put_through_cache(&client, items, &options, form, &ungrouped).await,
                 false => calls::put(&client, items, &options, form, &ungrouped).await,
             }
         };
@@ -205,11 +205,7 @@ impl Client {
     fn get<'py>(&self, py: Python<'py>, keys: Any<'_, 'py>, queue: OnQueue<'_, 'py>) -> PyResult<Py<PyAny>> {
         let (keys, client, form) = (args::keys(keys)?, self.client(py)?, self.form);
         let call = async move { client.batch_get(&keys).await };
-        results::run(py, queue, Vec::new(), call, move |py, got| {
-            results::objects(py, got, form, Call::Get, |py, value: Bytes| {
-                Ok(PyBytes::new(py, &value).into_any().unbind())
-            })
-        })
+        results::run(py, queue, Vec::new(), call, move |py, got| results::values(py, got, form, Call::Get))
     }
 
     /// Reads objects into memory that the caller alone owns.
@@ -289,14 +285,13 @@ impl Client {
             // An engine reads a negative number as a hit or drops the whole batch, so a failure is a miss for it.
             if form == Form::Codes {
                 let found = found.into_iter().map(|found| i64::from(found.unwrap_or(false)));
-                return Ok(PyList::new(py, found.collect::<Vec<_>>())?.into_any().unbind());
+                return Ok(PyList::new(py, found)?.into_any().unbind());
             }
-            let found = found.into_iter().map(|found| found.map(|found| Some(i64::from(found))));
-            results::numbers(py, found.collect(), form, Call::Get)
+            done_results(py, found, form)
         })
     }
 
-    /// Returns the bytes of each object.
+    /// Returns the bytes of each object. Among values, one that is being written or can't be read now is none.
     #[pyo3(signature = (keys, *, queue = None))]
     fn size<'py>(&self, py: Python<'py>, keys: Any<'_, 'py>, queue: OnQueue<'_, 'py>) -> PyResult<Py<PyAny>> {
         let (keys, client, form) = (args::keys(keys)?, self.client(py)?, self.form);

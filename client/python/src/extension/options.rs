@@ -1,3 +1,5 @@
+//! Options of puts.
+
 use std::time::Duration;
 
 use mc_client::{Near, PinAction, PutMode, PutOptions as Options, Replication};

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
@@ -130,13 +129,20 @@ where
     F::Output: Send,
 {
     let runtime = &current(py)?.runtime;
-    let mut call = pin!(call);
+    let mut call = Box::pin(call);
     loop {
         let turn =
             py.detach(|| runtime.block_on(async { tokio::time::timeout(SIGNALS, call.as_mut()).await }));
-        match turn {
-            Ok(output) => return Ok(output),
-            Err(_) => py.check_signals()?,
+        if let Ok(output) = turn {
+            return Ok(output);
+        }
+        if let Err(raised) = py.check_signals() {
+            // The end of an abandoned call may wait for a device.
+            py.detach(|| {
+                let _in = runtime.enter();
+                drop(call);
+            });
+            return Err(raised);
         }
     }
 }

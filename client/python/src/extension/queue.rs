@@ -1,6 +1,7 @@
 //! Calls that nobody waits for, and the queue of their results: for asyncio and for LMCache's connector.
 //!
-//! A call is a task of the runtime. It owns addresses, and this queue the exports of the buffers behind them. When the task has
+//! A call is a task of the runtime. It owns addresses, and this queue the exports of the buffers behind them, where the call has taken objects
+//! rather than addresses. When the task has
 //! ended, its result is put into the queue and the descriptor becomes readable. A Python thread drains the queue then: it converts the
 //! results and releases the buffers. So buffers live until nothing can touch them, and the runtime's threads never wait for the GIL.
 //! A cancelled call is in the queue, too, once its future was dropped.
@@ -125,7 +126,9 @@ impl Queue {
         let ended = std::mem::take(&mut *self.shared.ended.lock());
         let mut drained = Vec::with_capacity(ended.len());
         for (number, convert) in ended {
-            drop(self.running.lock().calls.remove(&number));
+            let call = self.running.lock().calls.remove(&number);
+            // Not under the lock: the end of an export may run Python.
+            drop(call);
             drained.push(match convert.map(|convert| convert(py)) {
                 None => (number, false, None, None),
                 Some(Ok(result)) => (number, true, Some(result), None),

@@ -1,11 +1,12 @@
 //! Results of calls as Python gets them: for the package `mc` with exceptions in the place of failed items, for Mooncake's callers as
 //! codes.
+#![allow(unsafe_code)]
 
 use std::future::Future;
 
-use mc_client::{Code, Error, Put};
+use mc_client::{Bytes, Code, Error, Put};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 use super::args::Exports;
 use super::queue::Queue;
@@ -69,7 +70,7 @@ pub(super) fn numbers(py: Python<'_>, results: Numbers, form: Form, call: Call) 
             Ok(number) => number.unwrap_or(Code::ObjectNotFound as i64),
             Err(error) => i64::from(mooncake(call, error.code)),
         });
-        return Ok(PyList::new(py, codes.collect::<Vec<_>>())?.into_any().unbind());
+        return Ok(PyList::new(py, codes)?.into_any().unbind());
     }
     objects(py, results, form, call, |py, number| Ok(number.into_pyobject(py)?.into_any().unbind()))
 }
@@ -80,7 +81,7 @@ pub(super) fn objects<T>(
     results: Vec<Result<Option<T>, Error>>,
     form: Form,
     call: Call,
-    object: impl Fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+    mut object: impl FnMut(Python<'_>, T) -> PyResult<Py<PyAny>>,
 ) -> PyResult<Py<PyAny>> {
     let code =
         |code| -> PyResult<Py<PyAny>> { Ok(mooncake(call, code).into_pyobject(py)?.into_any().unbind()) };
@@ -96,3 +97,45 @@ pub(super) fn objects<T>(
         .collect();
     Ok(PyList::new(py, all?)?.into_any().unbind())
 }
+
+/// Bytes above which values are copied without the GIL.
+const MANY: usize = 64 << 10;
+
+/// Returns copies of values as bytes of Python.
+pub(super) fn values(
+    py: Python<'_>,
+    results: Vec<Result<Option<Bytes>, Error>>,
+    form: Form,
+    call: Call,
+) -> PyResult<Py<PyAny>> {
+    let total: usize = results.iter().flatten().flatten().map(Bytes::len).sum();
+    if total <= MANY {
+        return objects(py, results, form, call, |py, value| {
+            Ok(PyBytes::new(py, &value).into_any().unbind())
+        });
+    }
+    let mut copies: Vec<(Bytes, Uninit)> = Vec::new();
+    let all = objects(py, results, form, call, |py, value| {
+        let len = value.len() as pyo3::ffi::Py_ssize_t;
+        // SAFETY: a new object of that length, or null with an exception set.
+        let object = unsafe {
+            Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), len))?
+        };
+        // SAFETY: it is a bytes object.
+        copies.push((value, Uninit(unsafe { pyo3::ffi::PyBytes_AsString(object.as_ptr()) }.cast())));
+        Ok(object.unbind())
+    })?;
+    py.detach(|| {
+        for (value, Uninit(to)) in copies {
+            // SAFETY: the object has as many bytes, is in `all`, and nobody else has seen it yet.
+            unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to, value.len()) };
+        }
+    });
+    Ok(all)
+}
+
+/// The bytes of a new object.
+struct Uninit(*mut u8);
+
+// SAFETY: an address, used as `values` says.
+unsafe impl Send for Uninit {}

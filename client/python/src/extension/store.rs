@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use futures::future::join_all;
 use mc_client::{ByteSize, Code};
-use mc_store::{Builder, Port, ShmAccess, StartError, Transports};
+use mc_store::{Builder, Port, SegmentError, ShmAccess, StartError, Transports};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -35,10 +36,10 @@ impl Store {
     /// Does something with the store if it was not stopped.
     pub(super) fn with<T>(&self, py: Python<'_>, what: impl FnOnce(&mc_store::Store) -> T) -> PyResult<T> {
         self.made_in.check(py, "store")?;
-        match &*self.store.lock() {
-            Some(store) => Ok(what(store)),
-            None => Err(error::raised(py, Code::UnavailableInCurrentStatus, true, "the store has stopped")),
-        }
+        // Not under the lock: to make an exception runs Python.
+        let found = self.store.lock().as_ref().map(what);
+        found
+            .ok_or_else(|| error::raised(py, Code::UnavailableInCurrentStatus, true, "the store has stopped"))
     }
 }
 
@@ -98,7 +99,7 @@ impl Store {
                 Ok(store) => break store,
                 Err(StartError::Listen { port: Port::Data, .. }) if names_port && tried < PORTS => {}
                 Err(failed) => {
-                    return Err(error::raised(py, Code::InvalidParams, true, &failed.to_string()));
+                    return Err(error::raised(py, code_of_start(&failed), true, &failed.to_string()));
                 }
             }
         };
@@ -148,9 +149,7 @@ impl Store {
     fn mount(&self, py: Python<'_>, size: u64, timeout: f64) -> PyResult<u64> {
         let (segments, timeout) = (self.with(py, mc_store::Store::segments)?, seconds("timeout", timeout)?);
         let mounted = process::wait(py, async move { segments.mount(ByteSize(size), timeout).await })?;
-        mounted
-            .map(|number| number as u64)
-            .map_err(|failed| error::raised(py, Code::InvalidParams, true, &failed.to_string()))
+        mounted.map(|number| number as u64).map_err(|failed| segment_error(py, &failed))
     }
 
     /// Unmounts a segment, with all replicas in it.
@@ -159,7 +158,7 @@ impl Store {
         let (segments, timeout) = (self.with(py, mc_store::Store::segments)?, seconds("timeout", timeout)?);
         let number = number.try_into().map_err(|_| PyValueError::new_err(format!("no segment {number}")))?;
         process::wait(py, async move { segments.unmount(number, timeout).await })?
-            .map_err(|failed| error::raised(py, Code::SegmentNotFound, true, &failed.to_string()))
+            .map_err(|failed| segment_error(py, &failed))
     }
 
     /// Returns number and bytes of each segment.
@@ -181,6 +180,18 @@ impl Store {
     }
 }
 
+/// Stops stores side by side, each within the time.
+#[pyfunction]
+pub(super) fn stop_stores(py: Python<'_>, stores: Vec<PyRef<'_, Store>>, timeout: f64) -> PyResult<()> {
+    let timeout = seconds("timeout", timeout)?;
+    let of_here = stores.iter().filter(|store| store.made_in.is_now());
+    let running: Vec<_> = of_here.filter_map(|store| store.store.lock().take()).collect();
+    let Some(process) = process::started() else { return Ok(()) };
+    let stop = join_all(running.into_iter().map(|store| store.stop(timeout)));
+    py.detach(|| drop(process.runtime.block_on(stop)));
+    Ok(())
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         let store = self.store.get_mut().take();
@@ -192,6 +203,25 @@ impl Drop for Store {
         let stop = || process.runtime.block_on(store.stop(UNMOUNT));
         Python::try_attach(|py| py.detach(stop));
     }
+}
+
+fn code_of_start(failed: &StartError) -> Code {
+    match failed {
+        StartError::Config(_) => Code::InvalidParams,
+        _ => Code::ResourceExhausted,
+    }
+}
+
+fn segment_error(py: Python<'_>, failed: &SegmentError) -> PyErr {
+    let (code, is_definite) = match failed {
+        // The store goes on asking.
+        SegmentError::Pending { .. } => (Code::RpcTimeout, false),
+        SegmentError::Small(_) | SegmentError::Last(_) => (Code::InvalidParams, true),
+        SegmentError::Unknown(_) => (Code::SegmentNotFound, true),
+        SegmentError::Stopped | SegmentError::Starting => (Code::UnavailableInCurrentStatus, true),
+        _ => (Code::ResourceExhausted, true),
+    };
+    error::raised(py, code, is_definite, &failed.to_string())
 }
 
 /// Returns a port that is free at the moment.

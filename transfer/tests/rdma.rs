@@ -80,7 +80,11 @@ async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
     let grants = [Access::Write, Access::Read].map(|access| grant(access, ranges.clone()).seal(&common::KEY));
     let ops: Vec<_> = (0..)
         .zip(&bytes)
-        .map(|(range, op)| WriteOp { range, offset: 10, from: op.iter().map(Into::into).collect() })
+        .map(|(range, op)| WriteOp {
+            range,
+            offset: 10,
+            from: op.iter().map(|part| part.as_slice().into()).collect(),
+        })
         .collect();
     let answers = client.write(&store.peer(), &grants[0], &ops, Seal::Yes, soon()).await;
     for (answer, op) in answers.into_iter().zip(&bytes) {
@@ -414,7 +418,7 @@ async fn memory_of_a_leaked_read_is_lost() {
     let begun = tokio::time::timeout(Duration::from_millis(20), &mut reading).await;
     assert!(begun.is_err(), "it has ended already");
     std::mem::forget(reading);
-    assert!(lent.buffer().fill(&vec![0; SIZE]).is_err() && lent.buffer().checksum().is_err());
+    assert!(lent.buffer().fill(&vec![1; SIZE]).is_err());
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![lent.buffer()] }];
     let refused = client.read(&peer, &grant, &mut ops, soon()).await.remove(0).unwrap_err();
     assert!(refused.to_string().contains("did not release"), "{refused}");

@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "the calls under test take addresses")]
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use mc_transfer::{
     Checksum, RawBytes, ReadOp, Seal, ShmAccess, TcpOptions, TcpTransport, Transport, WriteOp,
@@ -19,7 +20,7 @@ struct Pages {
     len: usize,
 }
 
-// SAFETY: memory that is only reached by copies and volatile accesses.
+// SAFETY: memory that is only reached by copies of the C library.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -38,16 +39,14 @@ impl Pages {
     }
 
     fn fill(&self, byte: u8) {
-        for at in 0..self.len {
-            // SAFETY: inside.
-            unsafe { self.base.add(at).as_ptr().write_volatile(byte) };
-        }
+        // SAFETY: all of it. The C library writes it, so that no reference is formed.
+        unsafe { libc::memset(self.base.as_ptr().cast(), byte.into(), self.len) };
     }
 
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         // SAFETY: inside.
-        unsafe { self.base.as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), self.len) };
+        unsafe { libc::memcpy(bytes.as_mut_ptr().cast(), self.base.as_ptr().cast(), self.len) };
         bytes
     }
 }
@@ -93,19 +92,21 @@ async fn a_source_that_changes_is_stored_as_some_mixture_with_its_checksum() {
     const LEN: usize = 3 * MIB;
     let host = Host::start(ShmAccess::SameUid, LEN).await;
     let (transport, moved) = client(ShmAccess::SameUid);
-    let (memory, is_over) = (Pages::new(LEN), AtomicBool::new(false));
-    let (memory, is_over) = (&memory, &is_over);
+    let (memory, life) = (Pages::new(LEN), Arc::new(()));
+    let (memory, ended) = (&memory, Arc::downgrade(&life));
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut byte = 0_u8;
-            while !is_over.load(Ordering::Relaxed) {
+            while ended.strong_count() > 0 {
                 byte = byte.wrapping_add(1);
                 memory.fill(byte);
             }
         });
+        // It ends also where this panics.
+        let _life = life;
         tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
-                for index in 1..=50 {
+                for index in 1..=200 {
                     let grant = host.grant(Access::Write, &[(0, LEN, index)]);
                     let ops = [WriteOp { range: 0, offset: 0, from: vec![memory.raw().into()] }];
                     let answer = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0);
@@ -113,7 +114,6 @@ async fn a_source_that_changes_is_stored_as_some_mixture_with_its_checksum() {
                 }
             });
         });
-        is_over.store(true, Ordering::Relaxed);
     });
     assert!(moved.load(Ordering::SeqCst) > 0);
 }

@@ -363,13 +363,12 @@ impl Evictor {
     /// no use without those before it, so the first one must be evicted last.
     pub fn hit(&mut self, units: &[KeyHash]) {
         self.orders.begin_call();
-        let call = self.orders.call();
-        for &hash in units.iter().rev() {
-            // Else it has just been evicted or removed.
-            if let Some(place) = self.find(hash) {
-                self.change(place, |policy| policy.hit(place.unit, call));
-                self.note(place);
-            }
+        // All are looked up first, so that the look-ups wait for memory together. One that is not found has just been evicted
+        // or removed.
+        let used: Vec<Place> = units.iter().rev().filter_map(|unit| self.find(*unit)).collect();
+        self.orders.hit(used.iter().map(|place| (place.order as usize, place.unit)));
+        for place in used {
+            self.note(place);
         }
     }
 

@@ -1,6 +1,6 @@
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hashbrown::HashMap;
 use mc_types::{ClusterTime, PutId};
 use parking_lot::Mutex;
 

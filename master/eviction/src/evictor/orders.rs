@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use mc_index::TenantName;
+use smallvec::SmallVec;
 
 use super::Tracked;
 use crate::policy::{Policy, Turn, Unit};
@@ -25,8 +26,8 @@ type Rank = (u64, u32, Reverse<usize>);
 
 /// The common order, and one for each tenant with a quota that has units.
 ///
-/// Only [`Self::change`] gives a policy away to be changed, and it ranks the order again. So the ranks are right whenever
-/// they are asked.
+/// Policies are changed by [`Self::change`] and [`Self::hit`] alone, which rank the orders again. So the ranks are right
+/// whenever they are asked.
 #[derive(Debug)]
 pub(super) struct Orders {
     /// The common order, then those of tenants.
@@ -108,6 +109,21 @@ impl Orders {
         }
         self.rank(order);
         result
+    }
+
+    /// Records that the present call used units, one after the other, and ranks their orders again.
+    pub(super) fn hit(&mut self, units: impl Iterator<Item = (usize, Unit)>) {
+        let call = self.call();
+        let mut changed: SmallVec<[usize; 1]> = SmallVec::new();
+        for (order, unit) in units {
+            self.all[order].policy.hit(unit, call);
+            if !changed.contains(&order) {
+                changed.push(order);
+            }
+        }
+        for order in changed {
+            self.rank(order);
+        }
     }
 
     /// Returns the data of a unit that was reused, to change it. No rank depends on it.
@@ -325,7 +341,7 @@ mod tests {
                     (_, Some(at)) => {
                         let (order, unit) = units[at];
                         match step {
-                            6 => orders.change(order, |policy| policy.hit(unit, call)),
+                            6 => orders.hit([(order, unit), units[(at + 1) % units.len()]].into_iter()),
                             7 => orders.change(order, |policy| policy.defer(unit, call)),
                             8 => orders.change(order, |policy| policy.pin(unit, tenant < 3)),
                             9 => orders.change(order, |policy| policy.unpin(unit)),

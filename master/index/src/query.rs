@@ -9,7 +9,7 @@ use super::key::{IndexKey, KeyHash};
 use super::machine::State;
 use super::objects::ObjectRef;
 use super::pin::Pin;
-use super::put::touch;
+use super::put::{TOUCHED, touch};
 use super::settings::Settings;
 use super::stores::Mounted;
 use super::tenants::TenantName;
@@ -200,8 +200,37 @@ impl State {
     /// Returns the visible version of a key; `None` when there is none or no replica of it is left.
     #[must_use]
     pub fn get(&self, tenant: &str, key: &[u8]) -> Option<ObjectView> {
-        let key = IndexKey::new(tenant, key)?;
-        let object = self.objects.get(&key)?;
+        self.object(&IndexKey::new(tenant, key)?)
+    }
+
+    /// Looks keys of a tenant up as [`Self::get`] does, and passes each with its version to `found`, in order.
+    ///
+    /// One look-up waits for memory most of its time. Here those of several keys wait together.
+    pub fn get_each<'k>(
+        &self,
+        tenant: &str,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(&'k [u8], Option<ObjectView>),
+    ) {
+        let mut group = Vec::with_capacity(TOUCHED);
+        loop {
+            group.clear();
+            group.extend(keys.by_ref().take(TOUCHED).map(|key| (key, IndexKey::new(tenant, key))));
+            if group.is_empty() {
+                return;
+            }
+            // In two steps, because the processor looks only so far ahead: each reads what the one before has found.
+            let hashes = || group.iter().filter_map(|(_, key)| Some(key.as_ref()?.hash()));
+            touch(hashes().map(|hash| self.objects.touch_shard(hash)));
+            touch(hashes().map(|hash| self.objects.touch(hash)));
+            for (key, index_key) in &group {
+                found(key, index_key.as_ref().and_then(|key| self.object(key)));
+            }
+        }
+    }
+
+    fn object(&self, key: &IndexKey) -> Option<ObjectView> {
+        let object = self.objects.get(key)?;
         let replicas = self.placed(object);
         if replicas.is_empty() || self.cleared(object).is_some() {
             return None;

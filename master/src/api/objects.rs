@@ -27,7 +27,8 @@ pub(super) async fn exist(
     limits(&request.tenant, request.keys.len())?;
     let calls = calls(&request.calls, request.keys.len())?;
     let lease = if request.no_lease { Lease::None } else { Lease::Grant };
-    let sizes = objects.exist(&request.tenant, &request.keys, &calls, lease).await?;
+    let keys: Vec<&[u8]> = request.keys.iter().map(|key| &key[..]).collect();
+    let sizes = objects.exist(&request.tenant, &keys, &calls, lease).await?;
     let result = |size: Result<u64, Miss>| match size {
         Ok(size) => v1::ExistResult { code: Code::Ok as i32, size, being_written: false },
         Err(miss) => {

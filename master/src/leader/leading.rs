@@ -125,11 +125,9 @@ impl Leading {
         }
     }
 
-    /// Records a read lease on `version`, because a client is told where it lies. Returns false if the version is being
-    /// evicted: then the client must not be told.
-    #[must_use]
-    pub(crate) fn lease(&self, version: PutId, bytes: u64) -> bool {
-        self.leases.grant(version, bytes, self.now().after(self.read_lease()))
+    /// End of a read lease that is granted now.
+    pub(crate) fn lease_end(&self) -> ClusterTime {
+        self.now().after(self.read_lease())
     }
 
     /// Time from which the bytes of versions that are evicted now may be reused; zero for at once.
@@ -211,8 +209,7 @@ mod tests {
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
         let held = leading.hold_until();
         ms.fetch_add(9_999, Ordering::SeqCst); // the command is applied just within one lease
-        assert!(leading.lease(PutId(1), 1)); // and this read was granted right before
-        assert!(held > leading.now().after(Duration::from_millis(9_999)));
+        assert!(held > leading.lease_end(), "a read that is granted right before");
     }
 
     #[test]

@@ -180,15 +180,17 @@ impl Objects {
     pub(crate) async fn exist(
         &self,
         tenant: &str,
-        keys: &[Bytes],
+        keys: &[&[u8]],
         calls: &[usize],
         lease: Lease,
     ) -> Result<Vec<Result<u64, Miss>>, Refusal> {
         let leading = self.coordinator.lead().await?;
         if lease == Lease::None {
             return Ok(self.coordinator.index.read(|applied| {
+                let mut sizes = Vec::with_capacity(keys.len());
                 let call = Call::new(&applied.state, &leading, tenant);
-                keys.iter().map(|key| Ok(call.look(key)?.size)).collect()
+                call.look(keys.iter().copied(), |found| sizes.push(found.map(|object| object.size)));
+                sizes
             }));
         }
         let (found, used) = self
@@ -200,7 +202,7 @@ impl Objects {
                     let mut undecided = false;
                     for keys in apart(keys, calls) {
                         let mut call = Call::new(&applied.state, &leading, tenant);
-                        found.extend(keys.iter().map(|key| Ok(call.find(key)?.size)));
+                        call.find(keys.iter().copied(), |it| found.push(it.map(|object| object.size)));
                         undecided |= used.add(call);
                     }
                     ((found, used), undecided)
@@ -237,15 +239,15 @@ impl Objects {
                         expires,
                     );
                     let mut call = Call::new(&applied.state, &leading, tenant);
-                    found.extend(keys.iter().map(|key| {
-                        let object = call.find(key)?;
+                    let mut place = |object: ObjectView| {
                         let is_doubtful = object.replicas.iter().any(|replica| replica.index < known_from);
                         if is_doubtful && doubtful == Doubtful::Withheld {
                             return Err(Miss::Unavailable);
                         }
                         let found = placed(&object, &leading, &mut grants)?;
                         Ok(Found { doubtful: is_doubtful, ..found })
-                    }));
+                    };
+                    call.find(keys.iter().map(|key| &key[..]), |it| found.push(it.and_then(&mut place)));
                     sealed.extend(grants.seal());
                     undecided |= used.add(call);
                 }
@@ -493,6 +495,9 @@ struct Call<'a> {
     state: &'a State,
     leading: &'a Leading,
     tenant: &'a str,
+    suspects: Arc<Vec<StoreId>>,
+    /// End of the leases. A caller counts them from when it sent the call, which was before this was reckoned.
+    leased_until: ClusterTime,
     found: Vec<KeyHash>,
     undecided: bool,
 }
@@ -528,28 +533,48 @@ fn lookups<T>(found: &[Result<T, Miss>]) -> Lookups {
 
 impl<'a> Call<'a> {
     fn new(state: &'a State, leading: &'a Leading, tenant: &'a str) -> Self {
-        Self { state, leading, tenant, found: Vec::new(), undecided: false }
+        let (suspects, leased_until) = (leading.liveness.suspects(), leading.lease_end());
+        Self { state, leading, tenant, suspects, leased_until, found: Vec::new(), undecided: false }
     }
 
-    /// Finds the object under `key`.
-    fn look(&self, key: &[u8]) -> Result<ObjectView, Miss> {
+    /// Finds the objects under `keys`, and passes each to `found`, in order.
+    fn look<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Result<ObjectView, Miss>),
+    ) {
+        self.state.get_each(self.tenant, keys, |key, object| found(self.judge(key, object)));
+    }
+
+    /// Finds the objects under `keys`, leases them to the caller, and passes each to `found`, in order.
+    fn find<'k>(
+        &mut self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Result<ObjectView, Miss>),
+    ) {
+        let (state, tenant) = (self.state, self.tenant);
+        state.get_each(tenant, keys, |key, object| {
+            found(self.judge(key, object).and_then(|object| self.lease(object)));
+        });
+    }
+
+    /// Judges whether the object that the index has under `key` can be read.
+    fn judge(&self, key: &[u8], object: Option<ObjectView>) -> Result<ObjectView, Miss> {
         if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
             return Err(Miss::InvalidKey);
         }
-        let Some(object) = self.state.get(self.tenant, key) else {
+        let Some(object) = object else {
             let is_being_written = self.state.is_being_written(self.tenant, key);
             return Err(if is_being_written { Miss::BeingWritten } else { Miss::Absent });
         };
-        if object.replicas.iter().all(|replica| self.leading.is_suspect(replica.store)) {
-            return Err(Miss::Unavailable);
-        }
-        Ok(object)
+        let is_suspect = |replica: &PlacedReplica| self.suspects.binary_search(&replica.store).is_ok();
+        if object.replicas.iter().all(is_suspect) { Err(Miss::Unavailable) } else { Ok(object) }
     }
 
-    /// Finds the object under `key` and leases it to the caller.
-    fn find(&mut self, key: &[u8]) -> Result<ObjectView, Miss> {
-        let object = self.look(key)?;
-        if !self.leading.lease(object.version, object.size * object.replicas.len() as u64) {
+    /// Leases an object to the caller, who must not be told of it if it is being evicted.
+    fn lease(&mut self, object: ObjectView) -> Result<ObjectView, Miss> {
+        let bytes = object.size * object.replicas.len() as u64;
+        if !self.leading.leases.grant(object.version, bytes, self.leased_until) {
             self.undecided = true;
             return Err(Miss::Unavailable);
         }
@@ -639,14 +664,15 @@ mod tests {
         let read = || {
             tries.set(tries.get() + 1);
             let mut call = Call::new(&state, &leading, "");
-            let found = keys.map(|key| call.find(key).is_ok());
+            let mut found = Vec::new();
+            call.find(keys.into_iter(), |it| found.push(it.is_ok()));
             leading.leases.unmark(PutId(2));
             let mut used = Used::default();
             let undecided = used.add(call);
             ((found, used), undecided)
         };
         let (found, used) = room.read_settled(read).await;
-        assert_eq!((found, tries.get()), ([true, true], 2));
+        assert_eq!((found, tries.get()), (vec![true, true], 2));
         used.count(&leading);
         let mut calls = Vec::new();
         leading.hits.drain(|call| calls.push(call.to_vec()));
@@ -661,7 +687,7 @@ mod tests {
         let mut used = Used::default();
         for keys in apart(&keys, &[2, 1]) {
             let mut call = Call::new(&state, &leading, "");
-            assert!(keys.iter().all(|key| call.find(key).is_ok()));
+            call.find(keys.iter().copied(), |found| assert!(found.is_ok()));
             assert!(!used.add(call), "nothing is being evicted");
         }
         used.count(&leading);

@@ -128,6 +128,11 @@ impl Objects {
         Some((IndexKey::from_bytes(object.key)?, object.to_object()))
     }
 
+    /// Reads the memory that [`Self::touch`] is going to read first, to bring it into the cache.
+    pub(super) fn touch_shard(&self, hash: KeyHash) -> u64 {
+        self.parts.get(part(hash)).touch_index()
+    }
+
     /// Reads the memory that a look-up or an insert of that hash is going to read, to bring it into the cache.
     pub(super) fn touch(&self, hash: KeyHash) -> u64 {
         self.parts.get(part(hash)).touch(hash.order())

@@ -291,6 +291,11 @@ impl Shard {
         self.index.iter().map(|slot| (slot.order, self.read(*slot)))
     }
 
+    /// Reads the memory where a search of the index begins, to bring it into the cache.
+    pub(super) fn touch_index(&self) -> u64 {
+        self.index.get(self.index.len() / 2).map_or(0, |slot| u64::from(slot.order))
+    }
+
     /// Reads the memory that a look-up of that order is going to read, or an insert to write, to bring it into the
     /// cache.
     pub(super) fn touch(&self, order: u32) -> u64 {

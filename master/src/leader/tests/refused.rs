@@ -85,7 +85,8 @@ async fn objects_whose_eviction_is_refused_are_read_and_evicted_later() {
     // When it proposes to evict some of them, and a reader waits for the outcome.
     let room = tokio::spawn(keep_room(leader.coordinator.clone()));
     until("objects are chosen", async || proposed.load(Ordering::Relaxed) > 0).await;
-    let (keys, all): (Vec<_>, _) = ((0..OBJECTS).map(key).collect(), vec![Ok(64); OBJECTS as usize]);
+    let keys: Vec<_> = (0..OBJECTS).map(key).collect();
+    let (keys, all): (Vec<&[u8]>, _) = (keys.iter().map(|key| &key[..]).collect(), vec![Ok(64); keys.len()]);
     let read = || leader.objects.exist("", &keys, &[OBJECTS as usize], Lease::Grant);
     let mut reader = pin!(read());
     tokio::select! {

@@ -149,7 +149,7 @@ async fn a_cluster_that_has_just_formed_gets_its_settings_with_its_version() {
 async fn the_first_settings_of_a_cluster_end_no_lease() {
     let masters = Upgraded::start(0).await;
     let leading = masters.leader.coordinator.lead().await.unwrap();
-    assert!(leading.lease(PutId(1), 1));
+    assert!(leading.leases.grant(PutId(1), 1, leading.lease_end()));
     let nothing_to_do = masters.leader.configuration.seed(&leading).await.unwrap();
     assert!(!nothing_to_do);
     masters.assert_seeded().await;

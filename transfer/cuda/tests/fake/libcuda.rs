@@ -1,0 +1,290 @@
+//! A CUDA driver without a device, for tests. The memory of its devices can't be read or written by plain accesses, copies are done as late
+//! as a driver may (when their stream is waited for), and each call is counted.
+//!
+//! Why the unsafe code is sound: each function has the signature of the driver's on 64-bit Linux and uses the pointers that its caller vouches
+//! for, and the memory of its devices is mapped for good.
+#![allow(non_snake_case, reason = "the names of the C library")]
+#![allow(clippy::missing_safety_doc, reason = "the driver's functions, with its contracts")]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+const SUCCESS: c_int = 0;
+const INVALID_VALUE: c_int = 1;
+const NOT_INITIALIZED: c_int = 3;
+const INVALID_CONTEXT: c_int = 201;
+const ILLEGAL_ADDRESS: c_int = 700;
+
+const PROT_NONE: c_int = 0;
+const PROT_READ_WRITE: c_int = 3;
+const MAP_PRIVATE_ANONYMOUS: c_int = 0x22;
+
+unsafe extern "C" {
+    fn mmap(at: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int;
+}
+
+/// Memory of a device.
+struct Memory {
+    base: usize,
+    len: usize,
+    ordinal: c_int,
+}
+
+/// A copy that was asked for and not done.
+struct Copy {
+    from: usize,
+    to: usize,
+    len: usize,
+    device: usize,
+}
+
+#[derive(Default)]
+struct State {
+    is_initialized: bool,
+    memory: Vec<Memory>,
+    pinned: HashMap<usize, usize>,
+    /// Copies of each stream.
+    streams: HashMap<usize, Vec<Copy>>,
+    made: usize,
+    calls: HashMap<String, c_int>,
+    /// The function whose calls fail.
+    failing: String,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+thread_local! {
+    /// Contexts of this thread: 1 more than the ordinal of their device.
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Counts a call, unless it has to fail.
+fn called(name: &str) -> Result<MutexGuard<'static, State>, c_int> {
+    let mut state = STATE.lock().unwrap();
+    if state.failing == name {
+        return Err(ILLEGAL_ADDRESS);
+    }
+    *state.calls.entry(name.to_owned()).or_default() += 1;
+    if !state.is_initialized {
+        return Err(NOT_INITIALIZED);
+    }
+    Ok(state)
+}
+
+/// The same of a function that works in the context of the thread.
+fn called_in_context(name: &str) -> Result<(MutexGuard<'static, State>, c_int), c_int> {
+    let state = called(name)?;
+    let top = CONTEXTS.with_borrow(|all| all.last().copied()).ok_or(INVALID_CONTEXT)?;
+    Ok((state, top as c_int - 1))
+}
+
+fn code(done: Result<(), c_int>) -> c_int {
+    done.err().unwrap_or(SUCCESS)
+}
+
+impl State {
+    fn at(&self, address: usize, len: usize) -> Option<&Memory> {
+        self.memory.iter().find(|memory| memory.base <= address && address + len <= memory.base + memory.len)
+    }
+
+    fn ask(&mut self, stream: *mut c_void, current: c_int, copy: Copy) -> Result<(), c_int> {
+        let memory = self.at(copy.device, copy.len).ok_or(INVALID_VALUE)?;
+        if memory.ordinal != current {
+            return Err(INVALID_CONTEXT);
+        }
+        self.streams.get_mut(&(stream as usize)).ok_or(INVALID_VALUE)?.push(copy);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, stream: usize) -> Result<(), c_int> {
+        let copies = std::mem::take(self.streams.get_mut(&stream).ok_or(INVALID_VALUE)?);
+        for Copy { from, to, len, device } in copies {
+            let memory = self.at(device, len).ok_or(ILLEGAL_ADDRESS)?;
+            let (base, size) = (memory.base as *mut c_void, memory.len);
+            unsafe {
+                mprotect(base, size, PROT_READ_WRITE);
+                ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len);
+                mprotect(base, size, PROT_NONE);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an engine does before it has device memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_: c_uint) -> c_int {
+    drop(called("cuInit"));
+    STATE.lock().unwrap().is_initialized = true;
+    SUCCESS
+}
+
+/// Allocates memory of a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_allocate(len: usize, ordinal: c_int) -> *mut u8 {
+    let base = unsafe { mmap(ptr::null_mut(), len, PROT_NONE, MAP_PRIVATE_ANONYMOUS, -1, 0) };
+    STATE.lock().unwrap().memory.push(Memory { base: base as usize, len, ordinal });
+    base.cast()
+}
+
+/// Opens memory of a device to plain accesses, or closes it.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_open(base: *mut u8, is_open: bool) {
+    let state = STATE.lock().unwrap();
+    let memory = state.at(base as usize, 1).unwrap();
+    let prot = if is_open { PROT_READ_WRITE } else { PROT_NONE };
+    unsafe { mprotect(memory.base as *mut c_void, memory.len, prot) };
+}
+
+/// Number of calls of a function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_calls(name: *const c_char) -> c_int {
+    let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
+    STATE.lock().unwrap().calls.get(name).copied().unwrap_or(0)
+}
+
+/// Number of copies that are under way.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_under_way() -> c_int {
+    STATE.lock().unwrap().streams.values().map(Vec::len).sum::<usize>() as c_int
+}
+
+/// Lets the calls of a function fail from now on; of none, if the name is empty. Copies that are under way end without having been done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_fail(name: *const c_char) {
+    let mut state = STATE.lock().unwrap();
+    state.streams.values_mut().for_each(Vec::clear);
+    state.failing = unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned();
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(_: c_int, name: *mut *const c_char) -> c_int {
+    unsafe { *name = c"CUDA_ERROR_OF_A_TEST".as_ptr() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttributes(
+    count: c_uint,
+    attributes: *const c_int,
+    into: *const *mut c_void,
+    address: u64,
+) -> c_int {
+    let state = match called("cuPointerGetAttributes") {
+        Ok(state) => state,
+        Err(error) => return error,
+    };
+    let found = state.at(address as usize, 1);
+    for nth in 0..count as usize {
+        let (attribute, into) = unsafe { (*attributes.add(nth), *into.add(nth)) };
+        match attribute {
+            // All memory here is of the virtual-memory API, which has no context.
+            1 => unsafe { *into.cast::<*mut c_void>() = ptr::null_mut() },
+            2 => unsafe { *into.cast::<c_uint>() = if found.is_some() { 2 } else { 0 } },
+            9 => unsafe { *into.cast::<c_int>() = found.map_or(-2, |memory| memory.ordinal) },
+            _ => return INVALID_VALUE,
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
+    code(called("cuDeviceGet").map(|_| unsafe { *device = ordinal }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_int {
+    let primary = ptr::without_provenance_mut(device as usize + 1);
+    code(called("cuDevicePrimaryCtxRetain").map(|_| unsafe { *context = primary }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_: c_int) -> c_int {
+    code(called("cuDevicePrimaryCtxRelease_v2").map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> c_int {
+    code(called("cuCtxPushCurrent_v2").map(|_| CONTEXTS.with_borrow_mut(|all| all.push(context as usize))))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int {
+    code(called("cuCtxPopCurrent_v2").and_then(|_| {
+        let popped = CONTEXTS.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        unsafe { *context = ptr::without_provenance_mut(popped) };
+        Ok(())
+    }))
+}
+
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len, 4096).unwrap()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(memory: *mut *mut c_void, len: usize, _: c_uint) -> c_int {
+    code(called_in_context("cuMemHostAlloc").map(|(mut state, _)| unsafe {
+        let base = alloc(layout(len));
+        state.pinned.insert(base as usize, len);
+        *memory = base.cast();
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> c_int {
+    code(called_in_context("cuMemFreeHost").and_then(|(mut state, _)| {
+        let len = state.pinned.remove(&(memory as usize)).ok_or(INVALID_VALUE)?;
+        unsafe { dealloc(memory.cast(), layout(len)) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _: c_uint) -> c_int {
+    code(called_in_context("cuStreamCreate").map(|(mut state, _)| {
+        state.made += 1;
+        let made = state.made;
+        state.streams.insert(made, Vec::new());
+        unsafe { *stream = ptr::without_provenance_mut(made) };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
+    code(
+        called("cuStreamDestroy_v2")
+            .and_then(|mut state| state.streams.remove(&(stream as usize)).map(drop).ok_or(INVALID_VALUE)),
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
+    code(called("cuStreamSynchronize").and_then(|mut state| state.carry_out(stream as usize)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: usize, stream: *mut c_void) -> c_int {
+    let (from, to) = (from as usize, to as usize);
+    let asked = called_in_context("cuMemcpyDtoHAsync_v2");
+    code(
+        asked.and_then(|(mut state, device)| state.ask(stream, device, Copy { from, to, len, device: from })),
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const c_void,
+    len: usize,
+    stream: *mut c_void,
+) -> c_int {
+    let (from, to) = (from as usize, to as usize);
+    let asked = called_in_context("cuMemcpyHtoDAsync_v2");
+    code(asked.and_then(|(mut state, device)| state.ask(stream, device, Copy { from, to, len, device: to })))
+}

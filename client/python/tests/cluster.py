@@ -84,7 +84,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        """Whether it runs. An end that nobody asked for fails the test."""
+        if self.process is None:
+            return False
+        log = self.directory / "log"
+        assert self.process.poll() is None, f"{self.name} ended: {log.read_text(errors='replace')[-2000:]}"
+        return True
 
 
 class Master(Process):

@@ -1,0 +1,89 @@
+"""What the scripts in this folder share: one run of a suite against a fresh cluster, and how it is reported."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(REPOSITORY / "client" / "python" / "tests"))
+
+from cluster import Cluster, Master  # noqa: E402
+
+failures = 0
+
+
+@contextmanager
+def cluster(masters: int, *extra: str) -> Iterator[Cluster]:
+    """A cluster on free ports, in a folder that is removed with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = Cluster(Path(folder), masters, *extra)
+        try:
+            yield running.start()
+        finally:
+            running.stop()
+
+
+def headline(what: str) -> None:
+    """Prints when and for which commit the following lines are."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPOSITORY)
+    print(f"{what}, {datetime.date.today()}, commit {commit.stdout.strip() or 'unknown'}", flush=True)
+
+
+def run(name: str, command: list[str], environ: dict[str, str], path: list[Path], folder: Path) -> None:
+    """Runs one suite and prints its result, with its output if it fails."""
+    global failures
+    python_path = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    began = time.monotonic()
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(python_path)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = done.stdout.strip().splitlines() or [""]
+    result = "passed" if done.returncode == 0 else f"FAILED with {done.returncode}"
+    print(f"{name:66} {result:8} {time.monotonic() - began:5.0f} s   {lines[-1]}", flush=True)
+    if done.returncode:
+        failures += 1
+        print("\n".join(f"    {line}" for line in lines[-60:]), flush=True)
+
+
+class LeaderKill:
+    """Kills the leader as soon as the condition holds, while something else runs."""
+
+    def __init__(self, running: Cluster, condition: Callable[[Master], bool]) -> None:
+        self.struck = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(running, condition))
+
+    def _watch(self, running: Cluster, condition: Callable[[Master], bool]) -> None:
+        leader = running.wait_for_leader()
+        while not self._ended.wait(0.01):
+            if condition(leader):
+                leader.kill()
+                self.struck = True
+                return
+
+    def __enter__(self) -> LeaderKill:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def finish() -> None:
+    """Ends with 1 if a suite failed."""
+    sys.exit(1 if failures else 0)

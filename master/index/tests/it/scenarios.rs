@@ -35,6 +35,27 @@ fn the_first_end_wins_and_later_ones_free_their_bytes() {
 }
 
 #[test]
+fn keys_that_are_looked_up_together_are_found_as_one_by_one_and_in_order() {
+    let mut rig = Rig::with_stores(&[MIB]);
+    for put in (0..200).step_by(3) {
+        rig.put(put + 1, &format!("key-{put}"), 1000);
+    }
+    let mut keys: Vec<Vec<u8>> = (0..200).map(|n| format!("key-{n}").into_bytes()).collect();
+    // Keys that no object can have, and one twice.
+    keys[31].clear();
+    keys[32] = vec![b'k'; 5000];
+    keys[100] = keys[99].clone();
+    for count in [0, 1, 31, 32, 33, 64, 200] {
+        let keys = &keys[..count];
+        let mut found = Vec::new();
+        rig.state.get_each("", keys.iter().map(Vec::as_slice), |key, object| found.push((key, object)));
+        let expected: Vec<_> = keys.iter().map(|key| (&key[..], rig.state.get("", key))).collect();
+        assert_eq!(found, expected);
+    }
+    rig.state.get_each("other", [&b"key-0"[..]].into_iter(), |_, object| assert_eq!(object, None));
+}
+
+#[test]
 fn a_winner_is_known_by_its_object_when_its_record_is_gone() {
     let mut rig = Rig::with_stores(&[MIB]);
     rig.put(1, "k", 1000);

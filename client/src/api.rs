@@ -15,7 +15,7 @@ use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
 use crate::objects::{
-    self, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, PutItem, nonsense,
+    self, Asked, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, PutItem, nonsense,
 };
 use crate::options::{Builder, LONGEST};
 use crate::{
@@ -438,7 +438,7 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::BeingWritten | Presence::Absent => None,
         };
-        self.run("exist", keys.len(), self.core().presences(copied(keys), Lease::Grant))
+        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::Grant))
             .await
             .into_iter()
             .map(|presence| presence.map(size))
@@ -454,7 +454,7 @@ impl Client {
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
         let mut results =
-            self.run("exist", 1, self.core().presences(copied(&[key.as_ref()]), Lease::Grant)).await;
+            self.run("exist", 1, self.core().presences(Asked::of(&[key.as_ref()]), Lease::Grant)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
@@ -470,7 +470,7 @@ impl Client {
 
     /// [`peek`](Self::peek) for many keys; one result each, in order.
     pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
-        self.run("exist", keys.len(), self.core().presences(copied(keys), Lease::None)).await
+        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::None)).await
     }
 
     /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.

@@ -9,8 +9,8 @@ use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
     detail_of, status_of,
     v1::{
-        BatchDescribeReply, BatchGetReply, BatchGetRequest, BatchPutStartReply, ErrorDetail, HelloReply,
-        WatchEvent,
+        BatchDescribeReply, BatchExistReply, BatchExistRequest, BatchGetReply, BatchGetRequest,
+        BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent,
     },
 };
 use mc_types::{ByteSize, ClusterId, Code, NodeId};
@@ -24,7 +24,7 @@ use crate::call::{Joined, failure_of};
 use crate::local::Local;
 use crate::masters::{Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{AvoidList, Follow, Pending, PutItem, Refused, Round, Written};
+use crate::objects::{AvoidList, Follow, Pending, PutItem, Refused, Round, Written, read_presences};
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
 
 /// Cluster of the fake master.
@@ -79,6 +79,14 @@ pub fn get(reply: &BatchGetReply) -> bool {
         check(object.places.iter(), &granted);
         !object.places.is_empty()
     })
+}
+
+/// Processes an answer to an existence check; returns whether it says something of every key.
+pub fn exist(reply: &BatchExistReply) -> bool {
+    let count = reply.packed.as_ref().map_or(reply.results.len(), |packed| packed.states.len());
+    let Some(each) = BatchExistRequest::split(reply.clone(), &vec![1; count]) else { return false };
+    assert_eq!(each.len(), count, "each call has an answer");
+    each.iter().all(|reply| read_presences(reply, 1).is_some())
 }
 
 /// Processes descriptions; returns whether every object that was found is described.

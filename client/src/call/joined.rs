@@ -1,9 +1,10 @@
 //! Requests that go together: several calls of one kind in one message.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mc_proto::v1::{
     BatchExistReply, BatchExistRequest, BatchGetReply, BatchGetRequest, BatchPutEndReply, BatchPutEndRequest,
-    BatchPutStartReply, BatchPutStartRequest, Near, PutStartItem, Replica, StoreGrant,
+    BatchPutStartReply, BatchPutStartRequest, Near, PackedKeys, PackedPresences, PutStartItem, Replica,
+    StoreGrant,
 };
 use mc_types::{MAX_GROUP_LEN, PutId};
 
@@ -11,6 +12,8 @@ use super::rpc::Rpc;
 
 /// Maximum bytes that an item takes in a message, besides its key, its group and its stores.
 const ITEM_BYTES: usize = 100;
+/// Maximum bytes of the length of a packed key.
+const LENGTH_BYTES: usize = 2;
 /// Maximum bytes of one store id there.
 const STORE_ID_BYTES: usize = 10;
 
@@ -78,6 +81,37 @@ fn cut<T>(results: Vec<T>, sizes: &[usize]) -> Option<Vec<Vec<T>>> {
     Some(sizes.iter().map(|size| results.by_ref().take(*size).collect()).collect())
 }
 
+/// Makes one piece of the keys of calls; returns it with the number of keys of each.
+fn joined_keys(calls: Vec<PackedKeys>) -> (PackedKeys, Vec<usize>) {
+    let sizes: Vec<usize> = calls.iter().map(|call| call.lengths.len()).collect();
+    if let [_] = sizes[..] {
+        return (calls.into_iter().next().unwrap_or_default(), sizes);
+    }
+    let mut keys = BytesMut::with_capacity(calls.iter().map(|call| call.keys.len()).sum());
+    let mut lengths = Vec::with_capacity(sizes.iter().sum());
+    for call in &calls {
+        keys.extend_from_slice(&call.keys);
+        lengths.extend_from_slice(&call.lengths);
+    }
+    (PackedKeys { keys: keys.freeze(), lengths, calls: boundaries(&sizes) }, sizes)
+}
+
+/// Cuts packed results into those of each call.
+fn cut_packed(packed: PackedPresences, sizes: &[usize]) -> Option<Vec<PackedPresences>> {
+    let PackedPresences { states, sizes: of_objects } = packed;
+    let count = sizes.iter().sum::<usize>();
+    if states.len() != count || of_objects.len() != count {
+        return None;
+    }
+    let (mut from, mut each) = (0, Vec::with_capacity(sizes.len()));
+    for size in sizes {
+        let call = from..from + size;
+        each.push(PackedPresences { states: states.slice(call.clone()), sizes: of_objects[call].to_vec() });
+        from += size;
+    }
+    Some(each)
+}
+
 /// Returns the grants that the replicas name, and lets the replicas name those. A grant that is not there stays so.
 fn own_grants<'r>(grants: &[StoreGrant], replicas: impl Iterator<Item = &'r mut Replica>) -> Vec<StoreGrant> {
     let (mut own, mut named): (Vec<StoreGrant>, Vec<u32>) = (Vec::new(), Vec::new());
@@ -131,21 +165,43 @@ impl Joined for BatchGetRequest {
 
 impl Joined for BatchExistRequest {
     fn goes_with(&self, other: &Self) -> bool {
-        self.tenant == other.tenant && self.no_lease == other.no_lease
+        self.tenant == other.tenant
+            && self.no_lease == other.no_lease
+            && self.packed.is_some() == other.packed.is_some()
     }
 
     fn size(&self) -> (usize, usize) {
-        keys_size(&self.keys)
+        match &self.packed {
+            Some(PackedKeys { keys, lengths, .. }) => {
+                (lengths.len(), keys.len() + lengths.len() * LENGTH_BYTES)
+            }
+            None => keys_size(&self.keys),
+        }
     }
 
-    fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
+    fn join(mut calls: Vec<Self>) -> (Self, Vec<usize>) {
+        if let Some(packed) = calls.iter_mut().map(|call| call.packed.take()).collect::<Option<Vec<_>>>() {
+            let (packed, sizes) = joined_keys(packed);
+            let message = calls.into_iter().next().unwrap_or_default();
+            return (Self { packed: Some(packed), ..message }, sizes);
+        }
         let (message, sizes) = joined(calls, |call| &mut call.keys);
         (Self { calls: boundaries(&sizes), ..message }, sizes)
     }
 
     fn split(reply: BatchExistReply, sizes: &[usize]) -> Option<Vec<BatchExistReply>> {
-        let BatchExistReply { results, apart } = reply;
-        Some(cut(results, sizes)?.into_iter().map(|results| BatchExistReply { results, apart }).collect())
+        let BatchExistReply { results, packed, apart, packs } = reply;
+        let answer = BatchExistReply { apart, packs, ..BatchExistReply::default() };
+        if let Some(packed) = packed {
+            let each = cut_packed(packed, sizes)?.into_iter();
+            return Some(each.map(|it| BatchExistReply { packed: Some(it), ..answer.clone() }).collect());
+        }
+        if results.is_empty() && !packs {
+            // An older master has read no packed keys. Each call finds that out, and asks again.
+            return Some(vec![answer; sizes.len()]);
+        }
+        let each = cut(results, sizes)?.into_iter();
+        Some(each.map(|results| BatchExistReply { results, ..answer.clone() }).collect())
     }
 
     fn tells_apart(reply: &BatchExistReply) -> bool {
@@ -246,7 +302,7 @@ impl Joined for BatchPutEndRequest {
 
 #[cfg(test)]
 mod tests {
-    use mc_proto::v1::{GetResult, PutEndItem, PutEndResult};
+    use mc_proto::v1::{ExistResult, GetResult, PutEndItem, PutEndResult};
 
     use super::*;
 
@@ -271,6 +327,47 @@ mod tests {
         let (message, sizes) = BatchGetRequest::join(vec![get(&["a", "b"]), get(&["c"]), get(&["a"])]);
         assert_eq!((message.calls, sizes), (vec![2, 1, 1], vec![2, 1, 1]));
         assert_eq!(message.keys, ["a", "b", "c", "a"]);
+    }
+
+    #[test]
+    fn calls_with_packed_keys_share_a_message_and_none_with_others() {
+        let exist = |keys: &'static str, lengths: &[u32]| BatchExistRequest {
+            packed: Some(PackedKeys {
+                keys: Bytes::from_static(keys.as_bytes()),
+                lengths: lengths.to_vec(),
+                calls: Vec::new(),
+            }),
+            ..BatchExistRequest::default()
+        };
+        assert!(exist("a", &[1]).goes_with(&exist("b", &[1])));
+        assert!(!exist("a", &[1]).goes_with(&BatchExistRequest::default()));
+        let (alone, sizes) = BatchExistRequest::join(vec![exist("abc", &[1, 2])]);
+        assert_eq!((alone, sizes), (exist("abc", &[1, 2]), vec![2]));
+        let calls = vec![exist("abc", &[1, 2]), exist("d", &[1]), exist("ef", &[2])];
+        assert_eq!(calls.iter().map(|call| call.size().0).sum::<usize>(), 4);
+        let (message, sizes) = BatchExistRequest::join(calls);
+        let packed = message.packed.unwrap();
+        assert_eq!(
+            (&packed.keys[..], packed.lengths, packed.calls),
+            (&b"abcdef"[..], vec![1, 2, 1, 2], vec![2, 1, 1])
+        );
+
+        let packed = PackedPresences { states: vec![1, 2, 1, 3].into(), sizes: vec![10, 0, 11, 0] };
+        let reply = BatchExistReply { packed: Some(packed), packs: true, ..BatchExistReply::default() };
+        assert!(BatchExistRequest::split(reply.clone(), &[2, 1]).is_none(), "one result too many");
+        let each = BatchExistRequest::split(reply, &sizes).unwrap();
+        assert!(each.iter().all(|reply| reply.packs));
+        let each: Vec<_> = each.into_iter().map(|reply| reply.packed.unwrap()).collect();
+        let part = |states: &[u8], sizes: &[u64]| PackedPresences {
+            states: states.to_vec().into(),
+            sizes: sizes.to_vec(),
+        };
+        assert_eq!(each, [part(&[1, 2], &[10, 0]), part(&[1], &[11]), part(&[3], &[0])]);
+        let nothing = BatchExistReply::default();
+        let each = BatchExistRequest::split(nothing.clone(), &sizes);
+        assert_eq!(each, Some(vec![nothing; 3]), "an older master reads no packed keys");
+        let old = BatchExistReply { results: vec![ExistResult::default()], ..BatchExistReply::default() };
+        assert!(BatchExistRequest::split(old, &sizes).is_none());
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, GetResult};
@@ -38,6 +39,8 @@ pub(crate) struct Core {
 pub(crate) struct Lanes {
     pub(crate) gets: Lane<BatchGetRequest>,
     pub(crate) exists: Lane<BatchExistRequest>,
+    /// Whether the master that answered an exist last reads packed keys.
+    pub(crate) exists_packed: AtomicBool,
     pub(crate) starts: Lane<BatchPutStartRequest>,
     /// Starts of large puts, which may wait for room: small ones must not wait with them.
     pub(crate) large_starts: Lane<BatchPutStartRequest>,
@@ -54,6 +57,7 @@ impl Lanes {
         Self {
             gets: Lane::new(masters, revokes, Self::MESSAGES),
             exists: Lane::new(masters, revokes, Self::MESSAGES),
+            exists_packed: AtomicBool::new(false),
             starts: Lane::new(masters, revokes, Self::MESSAGES),
             large_starts: Lane::of_single_calls(masters, revokes, Self::LARGE),
             ends: Lane::new(masters, revokes, Self::MESSAGES),

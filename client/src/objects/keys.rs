@@ -1,101 +1,22 @@
-//! Calls that move no bytes: exist, size, remove.
+//! Calls that move no bytes and have results by key: remove, and what is done in chunks as it is.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use mc_proto::v1::{BatchExistRequest, BatchRemoveRequest, RemoveItem};
+use mc_proto::v1::{BatchRemoveRequest, RemoveItem};
 use mc_types::Code;
 use tokio::time::Instant;
 
 use super::batch::{Cost, IN_FLIGHT, cut};
 use super::core::{Core, check_key, item_error, nonsense};
 use crate::Error;
-use crate::call::{CallError, Repeat};
+use crate::call::Repeat;
 
 /// Maximum bytes that a key takes in a request in addition to its own.
 const KEY_OVERHEAD: usize = 8;
 
-/// Whether a call leases the objects that it finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lease {
-    Grant,
-    None,
-}
-
-/// Presence of an object in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// The object exists and has this many bytes.
-    Present(u64),
-    /// The object exists but can't be read now: every store that holds it is suspect.
-    Unavailable,
-    /// There is no such object yet: a put of it has started and has not ended. Masters of older builds call it absent.
-    BeingWritten,
-    /// The object does not exist.
-    Absent,
-}
-
-impl Presence {
-    /// Returns whether the pool has the object, whether or not it can be read now.
-    #[must_use]
-    pub fn is_there(self) -> bool {
-        match self {
-            Self::Present(_) | Self::Unavailable => true,
-            Self::BeingWritten | Self::Absent => false,
-        }
-    }
-}
-
 impl Core {
-    pub(crate) async fn presences(&self, keys: Vec<Bytes>, lease: Lease) -> Vec<Result<Presence, Error>> {
-        let deadline = Instant::now() + self.call_timeout;
-        self.by_chunks("exist", keys, |keys| self.presences_of(keys, lease, deadline)).await
-    }
-
-    async fn presences_of(
-        &self,
-        keys: Vec<Bytes>,
-        lease: Lease,
-        deadline: Instant,
-    ) -> Vec<Result<Presence, Error>> {
-        let no_lease = lease == Lease::None;
-        let request = BatchExistRequest {
-            tenant: self.tenant.clone(),
-            keys: keys.clone(),
-            no_lease,
-            ..BatchExistRequest::default()
-        };
-        let answer = match self.lanes.exists.call(request, deadline, self.call_timeout).await.0 {
-            Ok(answer) => answer,
-            Err(CallError::LocalOnly { .. }) => {
-                let local = |key: &Bytes| match self.local_size(key) {
-                    Some(size) => Ok(Presence::Present(size)),
-                    None => self.local_miss("exist").map(|()| Presence::Absent),
-                };
-                return keys.iter().map(local).collect();
-            }
-            Err(CallError::Failed(error)) => return vec![Err(read_error(error)); keys.len()],
-        };
-        if answer.reply.results.len() != keys.len() {
-            return vec![Err(nonsense("exist")); keys.len()];
-        }
-        let results = answer.reply.results.iter().map(|result| match Code::try_from(result.code) {
-            Ok(Code::Ok) => Ok(Presence::Present(result.size)),
-            Ok(Code::ReplicaIsNotReady) => Ok(Presence::Unavailable),
-            Ok(Code::ObjectNotFound) if result.being_written => Ok(Presence::BeingWritten),
-            Ok(Code::ObjectNotFound) => Ok(Presence::Absent),
-            _ => Err(item_error("exist", result.code)),
-        });
-        results.collect()
-    }
-
-    /// Returns the size of the object that a get without a leader would answer with, in bytes.
-    pub(crate) fn local_size(&self, key: &[u8]) -> Option<u64> {
-        let cached = self.local.cache.any(key).map(|entry| entry.value.len() as u64);
-        cached.or_else(|| Some(self.local.embedded.as_ref()?.find(key)?.size))
-    }
-
     /// Removes each object; the result is `false` where there was none.
     pub(crate) async fn removals(&self, keys: Vec<Bytes>, force: bool) -> Vec<Result<bool, Error>> {
         let deadline = Instant::now() + self.call_timeout;

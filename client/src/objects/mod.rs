@@ -5,6 +5,7 @@ mod batch;
 mod core;
 mod describe;
 mod destination;
+mod exist;
 mod get;
 mod keys;
 mod list;
@@ -17,8 +18,8 @@ mod round;
 mod session;
 
 pub use describe::{DescribedGroup, DescribedReplica, Description, Pin};
+pub use exist::Presence;
 pub use get::Source;
-pub use keys::Presence;
 pub use list::{KeyPage, ListPosition, ListedKey};
 pub use range::ByteRange;
 pub use removal::Removed;
@@ -26,7 +27,9 @@ pub use removal::Removed;
 pub(crate) use self::core::{Core, Follow, Lanes, item_error, nonsense};
 pub(crate) use avoid::AvoidList;
 pub(crate) use destination::{Destination, Got};
-pub(crate) use keys::Lease;
+#[cfg(feature = "testing")]
+pub(crate) use exist::read_presences;
+pub(crate) use exist::{Asked, Lease};
 pub(crate) use publish::publish;
 pub(crate) use put::Fill;
 pub(crate) use round::PutItem;

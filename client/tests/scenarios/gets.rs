@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use mc_client::{
     ByteRange, ByteSize, Client, Code, GetInto, GetIntoOwned, GotOwned, Presence, PutFrom, PutMode,
     PutOptions,
@@ -319,6 +320,47 @@ async fn a_key_that_is_being_written_is_a_miss_unless_the_caller_wants_to_know()
     assert_eq!(client.presence("k").await.unwrap(), Presence::Present(5));
     assert_eq!(asking.get("k").await.unwrap().unwrap(), &b"value"[..]);
     drop(session);
+}
+
+#[tokio::test]
+async fn keys_are_packed_for_masters_that_read_them_so_and_asked_for_again_of_others() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("k", b"value").await.unwrap();
+    // Enough for a message of its own.
+    let mut keys: Vec<String> = (0..100).map(|n| format!("absent-{n}")).collect();
+    (keys[3], keys[70]) = (String::new(), "k".to_owned());
+    let asks = || cluster.world.lock().count(On::Exist);
+    let check = async || {
+        let (asked, packed) = (asks(), cluster.world.lock().packed);
+        for (at, found) in client.batch_peek(&keys).await.into_iter().enumerate() {
+            match at {
+                3 => assert_eq!(found.unwrap_err().code, Code::InvalidKey),
+                70 => assert_eq!(found.unwrap(), Presence::Present(5)),
+                _ => assert_eq!(found.unwrap(), Presence::Absent),
+            }
+        }
+        (asks() - asked, cluster.world.lock().packed - packed)
+    };
+    assert_eq!(check().await, (1, 0), "nothing is known of the master yet");
+    assert_eq!(check().await, (1, 1));
+    cluster.world.lock().packs = false;
+    assert_eq!(check().await, (2, 1), "as after a move of the leader to an older master");
+    assert_eq!(check().await, (1, 0));
+    cluster.world.lock().packs = true;
+    assert_eq!(check().await, (1, 0));
+    assert_eq!(check().await, (1, 1));
+
+    // Single keys share messages.
+    let mut found = join_all(keys.iter().map(|key| client.presence(key))).await;
+    assert_eq!(found.remove(70).unwrap(), Presence::Present(5));
+    assert_eq!(found.remove(3).unwrap_err().code, Code::InvalidKey);
+    assert!(found.into_iter().all(|found| found.unwrap() == Presence::Absent));
+    cluster.world.lock().packs = false;
+    let found = join_all(["k", "absent", "k"].map(|key| client.exist(key))).await;
+    assert_eq!(found.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [true, false, true]);
+    cluster.world.lock().suspects.push(STORE_A);
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Unavailable);
 }
 
 #[tokio::test]

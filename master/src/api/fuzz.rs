@@ -10,7 +10,7 @@ use mc_types::ClusterTime;
 
 use super::caller::{Addressee, versions_meet};
 use super::convert::{node_id, put_id, store_id};
-use super::objects::{limits, new_put};
+use super::objects::{limits, new_put, unpacked};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
 use crate::leader::Refusal;
@@ -39,6 +39,13 @@ pub fn calls<T>(lengths: &[u32], items: &[T]) -> bool {
     let Ok(lengths) = super::objects::calls(lengths, items.len()) else { return false };
     assert_eq!(lengths.iter().sum::<usize>(), items.len());
     true
+}
+
+/// Whether the keys of an existence check and their boundaries can be read; each byte is then in one key.
+pub fn packed_keys(packed: &v1::PackedKeys) -> bool {
+    let Ok(keys) = unpacked(packed) else { return false };
+    assert!(keys.concat() == packed.keys);
+    calls(&packed.calls, &keys)
 }
 
 /// Whether a report can be read.

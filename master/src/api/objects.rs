@@ -24,11 +24,19 @@ pub(super) async fn exist(
     objects: &Objects,
     request: v1::BatchExistRequest,
 ) -> Result<v1::BatchExistReply, Refusal> {
-    limits(&request.tenant, request.keys.len())?;
-    let calls = calls(&request.calls, request.keys.len())?;
-    let lease = if request.no_lease { Lease::None } else { Lease::Grant };
-    let keys: Vec<&[u8]> = request.keys.iter().map(|key| &key[..]).collect();
-    let sizes = objects.exist(&request.tenant, &keys, &calls, lease).await?;
+    let v1::BatchExistRequest { tenant, keys, no_lease, packed, calls: lengths, .. } = request;
+    let lease = if no_lease { Lease::None } else { Lease::Grant };
+    if let Some(packed) = packed {
+        limits(&tenant, packed.lengths.len())?;
+        let calls = calls(&packed.calls, packed.lengths.len())?;
+        let found = objects.exist(&tenant, &unpacked(&packed)?, &calls, lease).await?;
+        let packed = Some(packed_results(&found));
+        return Ok(v1::BatchExistReply { packed, apart: true, packs: true, ..Default::default() });
+    }
+    limits(&tenant, keys.len())?;
+    let calls = calls(&lengths, keys.len())?;
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let sizes = objects.exist(&tenant, &keys, &calls, lease).await?;
     let result = |size: Result<u64, Miss>| match size {
         Ok(size) => v1::ExistResult { code: Code::Ok as i32, size, being_written: false },
         Err(miss) => {
@@ -36,7 +44,38 @@ pub(super) async fn exist(
             v1::ExistResult { code, size: 0, being_written }
         }
     };
-    Ok(v1::BatchExistReply { results: sizes.into_iter().map(result).collect(), apart: true })
+    let results = sizes.into_iter().map(result).collect();
+    Ok(v1::BatchExistReply { results, apart: true, packs: true, ..Default::default() })
+}
+
+/// Returns the keys of a request that has them one after the other.
+pub(super) fn unpacked(packed: &v1::PackedKeys) -> Result<Vec<&[u8]>, Refusal> {
+    let mut rest = &packed.keys[..];
+    let mut keys = Vec::with_capacity(packed.lengths.len());
+    for len in &packed.lengths {
+        let len = usize::try_from(*len).unwrap_or(usize::MAX);
+        let Some((key, after)) = rest.split_at_checked(len) else { return Err(other_lengths()) };
+        keys.push(key);
+        rest = after;
+    }
+    if rest.is_empty() { Ok(keys) } else { Err(other_lengths()) }
+}
+
+fn other_lengths() -> Refusal {
+    Refusal::Invalid("the lengths of the packed keys do not add up to their bytes".to_owned())
+}
+
+fn packed_results(found: &[Result<u64, Miss>]) -> v1::PackedPresences {
+    let state = |found: &Result<u64, Miss>| match found {
+        Ok(_) => v1::KeyState::Present,
+        Err(Miss::Absent) => v1::KeyState::Absent,
+        Err(Miss::BeingWritten) => v1::KeyState::BeingWritten,
+        Err(Miss::Unavailable) => v1::KeyState::Unavailable,
+        Err(Miss::InvalidKey) => v1::KeyState::Invalid,
+    };
+    let states: Vec<u8> = found.iter().map(|found| state(found) as u8).collect();
+    let sizes = found.iter().map(|found| found.unwrap_or_default()).collect();
+    v1::PackedPresences { states: states.into(), sizes }
 }
 
 pub(super) async fn get(
@@ -390,6 +429,20 @@ mod tests {
         assert_eq!(calls(&[0; MAX], 0).ok().unwrap().len(), MAX);
         let refusal = calls(&[0; MAX + 1], 0).err().unwrap().to_string();
         assert!(refusal.contains("4097") && refusal.contains("4096"), "{refusal}");
+    }
+
+    #[test]
+    fn packed_keys_are_taken_apart_by_their_lengths_which_add_up() {
+        let packed = |lengths: &[u32]| v1::PackedKeys {
+            keys: b"abcde"[..].into(),
+            lengths: lengths.to_vec(),
+            calls: Vec::new(),
+        };
+        let keys: [&[u8]; 3] = [b"ab", b"", b"cde"];
+        assert_eq!(unpacked(&packed(&[2, 0, 3])).ok().unwrap(), keys);
+        for lengths in [&[2, 2][..], &[2, 4], &[6], &[], &[u32::MAX, 6]] {
+            assert!(unpacked(&packed(lengths)).is_err(), "{lengths:?}");
+        }
     }
 
     #[test]

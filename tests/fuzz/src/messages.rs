@@ -99,10 +99,16 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 tenant: tenant.clone(),
                 keys: keys(),
                 no_lease: true,
+                packed: Some(v1::PackedKeys {
+                    keys: keys().concat().into(),
+                    lengths: keys().iter().map(|key| key.len() as u32).collect(),
+                    calls: vec![1; keys().len()],
+                }),
                 calls: vec![1; keys().len()],
             },
             |exist| {
                 fuzz::caller(exist.caller.as_ref())
+                    && exist.packed.as_ref().is_none_or(fuzz::packed_keys)
                     && fuzz::calls(&exist.calls, &exist.keys)
                     && fuzz::keys(&exist.tenant, exist.keys.iter())
             },
@@ -299,9 +305,11 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         kind(
             v1::BatchExistReply {
                 results: vec![v1::ExistResult { code: -704, size: 4096, being_written: true }; 3],
+                packed: Some(v1::PackedPresences { states: vec![1, 2, 3, 4, 5].into(), sizes: vec![300; 5] }),
                 apart: true,
+                packs: true,
             },
-            |_| true,
+            mc_client::fuzz::exist,
         ),
         kind(
             v1::BatchDescribeReply {

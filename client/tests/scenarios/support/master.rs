@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::Stream;
 use mc_proto::{
     VERSIONS, status_of,
-    v1::{self, ErrorDetail, Leader, master_server::Master, master_server::MasterServer},
+    v1::{self, BatchExistRequest, ErrorDetail, Leader, master_server::Master, master_server::MasterServer},
 };
 use mc_types::{ClusterId, Code, NodeId};
 use parking_lot::Mutex;
@@ -279,7 +279,8 @@ impl Master for Service {
         &self,
         request: Request<v1::BatchExistRequest>,
     ) -> Result<Response<v1::BatchExistReply>, Status> {
-        let items = request.get_ref().keys.len();
+        let BatchExistRequest { keys, packed, .. } = request.get_ref();
+        let items = keys.len() + packed.as_ref().map_or(0, |packed| packed.lengths.len());
         self.serve(On::Exist, items, request, |q| q.caller.as_ref(), |world, q| world.exist(q)).await
     }
 

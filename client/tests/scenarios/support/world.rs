@@ -100,6 +100,10 @@ pub struct World {
     pub joins_unknown: bool,
     /// The masters are of a build that tells a key that is being written from one that is absent.
     pub tells_of_puts: bool,
+    /// The masters are of a build that reads packed keys.
+    pub packs: bool,
+    /// Number of existence checks whose keys were packed.
+    pub packed: usize,
     /// A read waits so long before it delivers.
     pub read_delay: std::time::Duration,
     /// Objects are said to be doubtful.
@@ -137,6 +141,8 @@ impl World {
             spread: false,
             joins_unknown: false,
             tells_of_puts: true,
+            packs: true,
+            packed: 0,
             read_delay: std::time::Duration::ZERO,
             doubtful: false,
         }
@@ -214,6 +220,31 @@ impl World {
     }
 
     pub fn exist(&mut self, request: &v1::BatchExistRequest) -> v1::BatchExistReply {
+        self.packed += usize::from(request.packed.is_some());
+        match &request.packed {
+            Some(packed) if self.packs => {
+                let in_calls = packed.calls.iter().sum::<u32>() as usize;
+                assert!(packed.calls.is_empty() || in_calls == packed.lengths.len(), "{packed:?}");
+                let mut rest = packed.keys.clone();
+                let keys = packed.lengths.iter().map(|len| rest.split_to(*len as usize)).collect();
+                assert!(rest.is_empty(), "bytes of no key");
+                let unpacked = self.exist_of_each(&v1::BatchExistRequest { keys, ..request.clone() });
+                let state = |result: &v1::ExistResult| match Code::try_from(result.code) {
+                    Ok(Code::Ok) => v1::KeyState::Present,
+                    Ok(Code::ReplicaIsNotReady) => v1::KeyState::Unavailable,
+                    _ if result.being_written => v1::KeyState::BeingWritten,
+                    _ => v1::KeyState::Absent,
+                };
+                let states: Vec<u8> = unpacked.results.iter().map(|result| state(result) as u8).collect();
+                let sizes = unpacked.results.iter().map(|result| result.size).collect();
+                let packed = v1::PackedPresences { states: states.into(), sizes };
+                v1::BatchExistReply { results: Vec::new(), packed: Some(packed), ..unpacked }
+            }
+            _ => self.exist_of_each(request),
+        }
+    }
+
+    fn exist_of_each(&mut self, request: &v1::BatchExistRequest) -> v1::BatchExistReply {
         let results = request.keys.iter().map(|key| match self.objects.get(&key[..]) {
             Some(object) if object.replicas.iter().all(|(store, _)| self.suspects.contains(store)) => {
                 v1::ExistResult { code: Code::ReplicaIsNotReady as i32, ..v1::ExistResult::default() }
@@ -226,7 +257,8 @@ impl World {
                 v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0, being_written }
             }
         });
-        v1::BatchExistReply { results: results.collect(), apart: !self.joins_unknown }
+        let results = results.collect();
+        v1::BatchExistReply { results, apart: !self.joins_unknown, packs: self.packs, packed: None }
     }
 
     pub fn get(&mut self, request: &v1::BatchGetRequest) -> v1::BatchGetReply {

@@ -1,0 +1,192 @@
+//! Existence checks: which keys have an object, of which size.
+//!
+//! The keys of a request are packed into one piece of memory, and so are the answers. Masters of older builds know neither: those of
+//! this one say in each answer that they do, so the first request of a client is not packed. If an older master leads later, it
+//! answers a packed request as one without keys, and is asked again.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use mc_proto::v1::{BatchExistReply, BatchExistRequest, KeyState, PackedKeys};
+use mc_types::Code;
+use tokio::time::Instant;
+
+use super::batch::IN_FLIGHT;
+use super::core::{Core, check_key, item_error, nonsense};
+use super::keys::{key_chunks, read_error};
+use crate::Error;
+use crate::call::CallError;
+
+/// Whether a call leases the objects that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Grant,
+    None,
+}
+
+/// Presence of an object in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The object exists and has this many bytes.
+    Present(u64),
+    /// The object exists but can't be read now: every store that holds it is suspect.
+    Unavailable,
+    /// There is no such object yet: a put of it has started and has not ended. Masters of older builds call it absent.
+    BeingWritten,
+    /// The object does not exist.
+    Absent,
+}
+
+impl Presence {
+    /// Returns whether the pool has the object, whether or not it can be read now.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        match self {
+            Self::Present(_) | Self::Unavailable => true,
+            Self::BeingWritten | Self::Absent => false,
+        }
+    }
+}
+
+/// Keys of a call, packed for its requests.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    requests: Vec<Packed>,
+    /// Keys that no master would accept, by their place in the call.
+    refused: Vec<(usize, Error)>,
+    count: usize,
+}
+
+/// Keys one after the other.
+#[derive(Clone, Debug)]
+struct Packed {
+    bytes: Bytes,
+    lengths: Vec<u32>,
+}
+
+impl Asked {
+    pub(crate) fn of<K: AsRef<[u8]>>(keys: &[K]) -> Self {
+        let mut refused = Vec::new();
+        let mut good: Vec<&[u8]> = Vec::with_capacity(keys.len());
+        for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
+            match check_key("exist", key) {
+                Ok(()) => good.push(key),
+                Err(error) => refused.push((at, error)),
+            }
+        }
+        let pack = |chunk: Range<usize>| Packed::of(&good[chunk]);
+        let requests = key_chunks(good.iter().map(|key| key.len())).into_iter().map(pack).collect();
+        Self { requests, refused, count: keys.len() }
+    }
+}
+
+impl Packed {
+    fn of(keys: &[&[u8]]) -> Self {
+        let lengths = keys.iter().map(|key| u32::try_from(key.len()).unwrap_or(u32::MAX)).collect();
+        Self { bytes: keys.concat().into(), lengths }
+    }
+
+    /// Lists the keys, each as a part of the one piece.
+    fn keys(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let mut rest = self.bytes.clone();
+        self.lengths.iter().map(move |len| rest.split_to(rest.len().min(*len as usize)))
+    }
+
+    /// Returns the keys as a request has them.
+    fn into_request(self, packed: bool) -> BatchExistRequest {
+        if packed {
+            let Self { bytes: keys, lengths } = self;
+            let packed = Some(PackedKeys { keys, lengths, calls: Vec::new() });
+            return BatchExistRequest { packed, ..BatchExistRequest::default() };
+        }
+        BatchExistRequest { keys: self.keys().collect(), ..BatchExistRequest::default() }
+    }
+}
+
+impl Core {
+    pub(crate) async fn presences(&self, asked: Asked, lease: Lease) -> Vec<Result<Presence, Error>> {
+        let deadline = Instant::now() + self.call_timeout;
+        let Asked { requests, refused, count } = asked;
+        let calls: Vec<_> =
+            requests.into_iter().map(|keys| self.presences_of(keys, lease, deadline)).collect();
+        let answers: Vec<_> = futures::stream::iter(calls).buffered(IN_FLIGHT).collect().await;
+        let mut answers = answers.into_iter().flatten();
+        if refused.is_empty() {
+            return answers.collect();
+        }
+        let mut refused = refused.into_iter().peekable();
+        let result = |at| match refused.next_if(|(place, _)| *place == at) {
+            Some((_, error)) => Err(error),
+            None => answers.next().unwrap_or_else(|| Err(nonsense("exist"))),
+        };
+        (0..count).map(result).collect()
+    }
+
+    async fn presences_of(
+        &self,
+        keys: Packed,
+        lease: Lease,
+        deadline: Instant,
+    ) -> Vec<Result<Presence, Error>> {
+        let count = keys.lengths.len();
+        let mut packed = self.lanes.exists_packed.load(Ordering::Relaxed);
+        loop {
+            let request = BatchExistRequest {
+                tenant: self.tenant.clone(),
+                no_lease: lease == Lease::None,
+                ..keys.clone().into_request(packed)
+            };
+            let reply = match self.lanes.exists.call(request, deadline, self.call_timeout).await.0 {
+                Ok(answer) => answer.reply,
+                Err(CallError::LocalOnly { .. }) => {
+                    let local = |key: Bytes| match self.local_size(&key) {
+                        Some(size) => Ok(Presence::Present(size)),
+                        None => self.local_miss("exist").map(|()| Presence::Absent),
+                    };
+                    return keys.keys().map(local).collect();
+                }
+                Err(CallError::Failed(error)) => return vec![Err(read_error(error)); count],
+            };
+            self.lanes.exists_packed.store(reply.packs, Ordering::Relaxed);
+            if packed && !reply.packs {
+                packed = false;
+                continue;
+            }
+            return read_presences(&reply, count).unwrap_or_else(|| vec![Err(nonsense("exist")); count]);
+        }
+    }
+
+    /// Returns the size of the object that a get without a leader would answer with, in bytes.
+    pub(crate) fn local_size(&self, key: &[u8]) -> Option<u64> {
+        let cached = self.local.cache.any(key).map(|entry| entry.value.len() as u64);
+        cached.or_else(|| Some(self.local.embedded.as_ref()?.find(key)?.size))
+    }
+}
+
+/// Reads the answer for this many keys; `None` if it is for another number of them.
+pub(crate) fn read_presences(reply: &BatchExistReply, count: usize) -> Option<Vec<Result<Presence, Error>>> {
+    let Some(packed) = &reply.packed else {
+        let presence = |result: &mc_proto::v1::ExistResult| match Code::try_from(result.code) {
+            Ok(Code::Ok) => Ok(Presence::Present(result.size)),
+            Ok(Code::ReplicaIsNotReady) => Ok(Presence::Unavailable),
+            Ok(Code::ObjectNotFound) if result.being_written => Ok(Presence::BeingWritten),
+            Ok(Code::ObjectNotFound) => Ok(Presence::Absent),
+            _ => Err(item_error("exist", result.code)),
+        };
+        return (reply.results.len() == count).then(|| reply.results.iter().map(presence).collect());
+    };
+    if packed.states.len() != count || packed.sizes.len() != count {
+        return None;
+    }
+    let presence = |(state, size): (&u8, &u64)| match KeyState::try_from(i32::from(*state)) {
+        Ok(KeyState::Present) => Ok(Presence::Present(*size)),
+        Ok(KeyState::Absent) => Ok(Presence::Absent),
+        Ok(KeyState::BeingWritten) => Ok(Presence::BeingWritten),
+        Ok(KeyState::Unavailable) => Ok(Presence::Unavailable),
+        Ok(KeyState::Invalid) => Err(item_error("exist", Code::InvalidKey as i32)),
+        Ok(KeyState::Unspecified) | Err(_) => Err(nonsense("exist")),
+    };
+    Some(packed.states.iter().zip(&packed.sizes).map(presence).collect())
+}

@@ -2,12 +2,15 @@
 //!
 //! A thread of the runtime never waits for the GIL: it appends to a bounded queue, from which a Python thread takes the lines.
 //! Lines that don't fit are counted.
+//!
+//! The queue uses the locks of the standard library. Those of `parking_lot` keep the threads that wait in a table of the process: a forked child inherits
+//! the entries, whose memory its new threads overwrite, and a Python thread waits here most of the time.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -40,8 +43,13 @@ struct Waiting {
 type Line = (u8, String, String);
 
 impl Lines {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics under the lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, line: Line) {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiting();
         if waiting.lines.len() < WAITING && !waiting.stopped {
             waiting.lines.push_back(line);
             self.came.notify_one();
@@ -52,9 +60,9 @@ impl Lines {
 
     /// Takes all lines, and the number of those that were lost; waits for the first one.
     fn take(&self, timeout: Duration) -> (Vec<Line>, u64) {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiting();
         if waiting.lines.is_empty() && !waiting.stopped {
-            self.came.wait_for(&mut waiting, timeout);
+            waiting = self.came.wait_timeout(waiting, timeout).unwrap_or_else(PoisonError::into_inner).0;
         }
         (waiting.lines.drain(..).collect(), std::mem::take(&mut waiting.lost))
     }
@@ -124,7 +132,7 @@ pub(super) fn next_logs(py: Python<'_>, timeout: f64) -> PyResult<(Vec<Line>, u6
 #[pyfunction]
 pub(super) fn stop_logs() {
     if let Some(process) = process::started() {
-        process.lines.waiting.lock().stopped = true;
+        process.lines.waiting().stopped = true;
         process.lines.came.notify_all();
     }
 }

@@ -125,6 +125,6 @@ async fn a_get_that_allocates_for_the_caller_alone_shares_nothing_with_the_cache
         assert_eq!((&value[..], other.stats().cache_hits), (&b"value"[..], hits));
         value.fill(0);
     }
-    let (reads, calls) = (cluster.world.lock().reads, cluster.world.lock().count(On::Get));
-    assert_eq!((reads, calls), (1, 3), "one call to the leader for each");
+    let world = cluster.world.lock();
+    assert_eq!((world.reads, world.count(On::Get)), (1, 3), "one call to the leader for each");
 }

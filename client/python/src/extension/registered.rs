@@ -2,9 +2,15 @@
 #![allow(unsafe_code)]
 
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::time::{Duration, Instant};
 
-use mc_client::HostMemory;
+use mc_client::{HostMemory, RegisterError};
 use parking_lot::Mutex;
+
+/// Time to wait for the end of the use of memory.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks at it.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Memory that transports of this process reach, shared by all clients.
 #[derive(Default)]
@@ -44,11 +50,22 @@ impl Reached {
         true
     }
 
+    /// Waits for calls of other threads on the memory, and for a registration that has begun in the background.
+    fn unregister(&self, address: usize) -> Result<(), RegisterError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.host.unregister(address as *const u8) {
+                Err(RegisterError::InUse { .. }) if Instant::now() < until => std::thread::sleep(LOOK),
+                done => return done,
+            }
+        }
+    }
+
     fn remove(&self, address: usize, len: usize) -> Result<(), String> {
         let mut users = self.users.lock();
         let Entry::Occupied(mut user) = users.entry((address, len)) else { return Ok(()) };
         if *user.get() == 1 {
-            self.host.unregister(address as *const u8).map_err(|why| why.to_string())?;
+            self.unregister(address).map_err(|why| why.to_string())?;
             user.remove();
         } else {
             *user.get_mut() -= 1;

@@ -35,8 +35,9 @@ enum State {
 #[derive(Clone)]
 pub(crate) struct Reached {
     exposures: Arc<Exposures>,
-    area: Arc<Area>,
+    /// Before the area: its owner may free the memory as soon as nobody has that, and a device must not have access to it then.
     exposed: Arc<Exposed>,
+    area: Arc<Area>,
     at: u64,
     len: u64,
     /// `None` if they only read them.

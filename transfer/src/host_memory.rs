@@ -45,14 +45,14 @@ impl HostMemory {
     /// [`RegisterError`] if the address is null, the length is not possible, or some of it is registered already.
     ///
     /// # Safety
-    /// The memory must be mapped, readable and writable until [`Self::unregister`] has returned `Ok`, or this value with all its clones and
-    /// all transports that share it is dropped. The rules of [`RawBytes`](crate::RawBytes) hold for each call on it.
+    /// The memory must be mapped, readable and writable until [`Self::unregister`] has returned `Ok`. The rules of [`RawBytes`](crate::RawBytes) hold for each call on it.
     pub unsafe fn register(&self, base: *mut u8, len: usize) -> Result<(), RegisterError> {
         // SAFETY: as the caller promises.
         unsafe { self.areas.register(base, len) }
     }
 
-    /// Ends the registration of memory, which must begin at this address. Its owner may free it when this has returned.
+    /// Ends the registration of memory, which must begin at this address. No device has access to it when this has returned. Its owner may
+    /// free it then if all calls on it have ended, too: those whose bytes do not go by RDMA are not noticed here.
     ///
     /// # Errors
     /// [`RegisterError::Unknown`] if none was registered there, and [`RegisterError::InUse`] while a call uses it: then it stays

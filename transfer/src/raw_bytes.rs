@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 ///   rather than dropped, for ever. A transport touches it at no other time.
 /// - Bytes that change while they are read, or are written by two sides at once, are an arbitrary mixture of both and nothing worse:
 ///   a transport takes no decision by their values and keeps no reference to them between two steps of a call. The kernel and
-///   the C library copy them. Only the step that adds up to 128 KiB to a checksum reads them through a slice of its own; strictly, the
+///   the C library copy them. Only a step that adds bytes to a checksum, mostly up to 128 KiB of them, reads them through a slice of its own; strictly, the
 ///   language leaves that step undefined if another thread writes there at that moment. It has no branch and, but for a table
 ///   of 256 entries, no address that depends on the bytes.
 /// - A value that changed during its put has a checksum that does not match, or is one mixture with its checksum. A get finds that

@@ -539,6 +539,7 @@ impl Foreign {
 }
 
 #[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn registered_memory_is_read_where_it_is_and_let_go() {
     const SIZE: usize = 3 << 20;
     let store = store().await;
@@ -580,6 +581,7 @@ async fn registered_memory_is_read_where_it_is_and_let_go() {
 
 /// A read of one request is copied out of buffers at once, so some bytes without the others have come straight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a verbs device: tests/rdma/run"]
 async fn nothing_is_written_to_registered_memory_after_its_read_was_dropped() {
     const SIZE: usize = 4 << 20;
     let store = store().await;

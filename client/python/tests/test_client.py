@@ -245,6 +245,18 @@ def test_memory_is_registered_once(client: mc.Client, key: str) -> None:
         client.register(bytearray())
 
 
+def test_registered_memory_is_kept_until_it_is_unregistered(client: mc.Client) -> None:
+    pool = bytearray(1 << 16)
+    client.register(pool)
+    gc.collect()
+    with pytest.raises(BufferError):
+        pool.clear()
+    with mc.Client("127.0.0.1:1", leader_timeout=0.1) as other:
+        again = other.register(pool)
+        again.close()
+        again.close()
+
+
 def test_allocated_memory_is_shared_with_clients(client: mc.Client, key: str) -> None:
     memory = mc.allocate(1 << 16)
     array = np.frombuffer(memory, dtype=np.uint8)

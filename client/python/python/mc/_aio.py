@@ -238,7 +238,9 @@ class AsyncClient:
 
     async def register(self, target: Target) -> Registration:
         """:meth:`mc.Client.register`. The result is an ordinary context manager."""
-        return await asyncio.to_thread(Registration, self._native, _memory.raw(target, writable=True))
+        if self._opened is None:
+            raise RuntimeError("the client is not connected: use `async with`, or await connect()")
+        return await asyncio.to_thread(Registration, self._opened, _memory.raw(target, writable=True))
 
     @property
     def mode(self) -> Literal["connected", "local-only"]:

@@ -148,7 +148,7 @@ class Client:
 
     def register(self, target: Target) -> Registration:
         """Registers memory of the caller, so that bytes go to and from it without a copy where the transport can do that."""
-        return Registration(self._native, _memory.raw(target, writable=True))
+        return Registration(self._opened, _memory.raw(target, writable=True))
 
     # State.
 
@@ -259,13 +259,13 @@ class WriteSession:
 
 
 class Registration:
-    """Registered memory, until it is closed or the client ends."""
+    """Registered memory, until it is closed or the client ends. The client keeps the memory until then, also if this object goes away."""
 
-    def __init__(self, client: _native.Client, raw: _memory.Raw) -> None:
-        client.register(raw.address, raw.length)
-        self._client = client
-        self._raw: _memory.Raw | None = raw
-        self._address, self._length = raw.address, raw.length
+    def __init__(self, opened: Opened, raw: _memory.Raw) -> None:
+        opened.client.register(raw.address, raw.length)
+        opened.registered[raw.address] = raw
+        self._opened, self._address, self._length = opened, raw.address, raw.length
+        self._is_open = True
 
     @property
     def address(self) -> int:
@@ -276,10 +276,11 @@ class Registration:
         return self._length
 
     def close(self) -> None:
-        """Ends the registration."""
-        if self._raw is not None:
-            raw, self._raw = self._raw, None
-            self._client.unregister(raw.address)
+        """Ends the registration. One that fails, because a call uses the memory, can be repeated."""
+        if self._is_open:
+            self._opened.client.unregister(self._address)
+            self._is_open = False
+            del self._opened.registered[self._address]
 
     def __enter__(self) -> Registration:
         return self

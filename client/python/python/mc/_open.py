@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
-from mc import _log, _native
+from mc import _log, _memory, _native
 from mc._types import size_of
 
 UNMOUNT = 2.0
@@ -74,6 +74,8 @@ class Opened:
             raise
         if self.store is not None and self.client.mode == "connected":
             self.store.wait_mounted(given.get("call_timeout", 5.0))
+        self.registered: dict[int, _memory.Raw] = {}
+        """Memory that is registered, by its address. A client that ends unregisters it before this frees it."""
         self._process = os.getpid()
         _close_at_exit()
         _all.add(self)

@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 
 /// Time to wait for the end of the use of memory.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for all memory of a client that ends.
+const PATIENCE_AT_THE_END: Duration = Duration::from_secs(1);
 /// Time between two looks at it.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -50,27 +52,29 @@ impl Reached {
         true
     }
 
-    /// Waits for calls of other threads on the memory, and for a registration that has begun in the background.
-    fn unregister(&self, address: usize) -> Result<(), RegisterError> {
-        let until = Instant::now() + PATIENCE;
+    /// Removes a range of a client. It waits until no device has access to the memory and no registration of it is under way.
+    fn remove(&self, address: usize, len: usize, until: Instant) -> Result<(), String> {
+        {
+            let mut users = self.users.lock();
+            let Entry::Occupied(mut user) = users.entry((address, len)) else { return Ok(()) };
+            if *user.get() > 1 {
+                *user.get_mut() -= 1;
+                return Ok(());
+            }
+            user.remove();
+        }
+        // Not under the lock, which other clients take. One that registers the range meanwhile has its bytes copied.
         loop {
             match self.host.unregister(address as *const u8) {
+                Ok(()) => return Ok(()),
                 Err(RegisterError::InUse { .. }) if Instant::now() < until => std::thread::sleep(LOOK),
-                done => return done,
+                Err(why) => {
+                    // It can be tried again.
+                    self.users.lock().insert((address, len), 1);
+                    return Err(why.to_string());
+                }
             }
         }
-    }
-
-    fn remove(&self, address: usize, len: usize) -> Result<(), String> {
-        let mut users = self.users.lock();
-        let Entry::Occupied(mut user) = users.entry((address, len)) else { return Ok(()) };
-        if *user.get() == 1 {
-            self.unregister(address).map_err(|why| why.to_string())?;
-            user.remove();
-        } else {
-            *user.get_mut() -= 1;
-        }
-        Ok(())
     }
 }
 
@@ -109,7 +113,7 @@ impl Registered {
             return Err(format!("no memory is registered at {address:#x}"));
         };
         if range.is_reached {
-            reached.remove(address, range.len)?;
+            reached.remove(address, range.len, Instant::now() + PATIENCE)?;
         }
         ranges.remove(&address);
         Ok(())
@@ -117,9 +121,10 @@ impl Registered {
 
     /// Removes all ranges of a client that ends.
     pub(super) fn remove_all(&self, reached: &Reached) {
+        let until = Instant::now() + PATIENCE_AT_THE_END;
         for (address, range) in std::mem::take(&mut *self.0.lock()) {
             if range.is_reached
-                && let Err(why) = reached.remove(address, range.len)
+                && let Err(why) = reached.remove(address, range.len, until)
             {
                 tracing::warn!("memory stays registered: {why}");
             }

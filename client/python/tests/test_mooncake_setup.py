@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from cluster import Cluster, free_ports
 from mooncake.engine import TransferEngine
 from mooncake.mooncake_config import MooncakeConfig
 from mooncake.store import MooncakeDistributedStore
-from mooncake.store.addresses import parse_masters, split_host_port
+from mooncake.store.addresses import NoRoute, parse_masters, route_to, split_host_port
 from mooncake.store.settings import InvalidSettings, Settings, from_arguments, from_mapping
 
 Environ = dict[str, str]
@@ -264,14 +265,18 @@ def test_a_host_name_with_a_port(one_master: Cluster) -> None:
     close(store)
 
 
-def test_rdma_on_a_host_without_it_is_said_once(one_master: Cluster, caplog: pytest.LogCaptureFixture, key: str) -> None:
+@pytest.mark.skipif(any(Path("/sys/class/infiniband").glob("*")), reason="this host has RDMA")
+def test_rdma_on_a_host_without_it_is_said_once(
+    one_master: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("mooncake.store.link._rdma_warned", False)
     for number in range(2):
         store = MooncakeDistributedStore()
         arguments = ("localhost", "", 4 * MIB, 4 * MIB, "rdma", "mlx5_0", one_master.addresses)
         assert store.setup(*arguments) == 0
         assert store.put(f"{key}-{number}", b"value") == 0
         close(store)
-    assert sum("rdma" in record.getMessage().lower() for record in caplog.records) <= 1
+    assert sum("rdma" in record.getMessage().lower() for record in caplog.records) == 1
 
 
 def test_ports_come_from_the_range(one_master: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,3 +313,20 @@ def test_segments_after_setup(one_master: Cluster) -> None:
         assert store.unmount_and_free_segment(one["segment_ids"]) == 0
         assert store.unmount_segment(one["segment_ids"]) == -600
     close(store)
+
+
+def test_the_address_of_this_host_is_the_one_that_a_remote_master_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert route_to("127.0.0.1:1,[::1]:1,localhost:1") is None, "all are on this host"
+    # fe80::1 without an interface has no route.
+    with pytest.raises(NoRoute, match="no route"):
+        route_to("[fe80::1]:50051")
+    monkeypatch.setattr("mooncake.store.addresses._resolve", lambda host, port: [(host, port)])
+    routed = {("192.0.2.1", 1): "192.0.2.9"}
+
+    def source_of(address: tuple[str, int]) -> str:
+        if address not in routed:
+            raise OSError("Network is unreachable")
+        return routed[address]
+
+    monkeypatch.setattr("mooncake.store.addresses._source_of", source_of)
+    assert route_to("198.51.100.1:1,192.0.2.1:1") == "192.0.2.9", "the first one that has a route"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -364,3 +365,60 @@ def test_results_are_safe_under_load_and_faults(own_masters: Cluster, open_store
     for thread in threads:
         thread.join()
     assert codes <= SAFE_PUT_CODES
+
+
+KEEPS_ITS_STORE = """
+import multiprocessing, sys
+from mooncake.store import MooncakeDistributedStore
+
+store = MooncakeDistributedStore()
+
+def work(masters):
+    assert store.setup("localhost", "", 1 << 20, 1 << 20, "tcp", "", masters) == 0
+
+if __name__ == "__main__":
+    for way in ("fork", "spawn", "forkserver"):
+        child = multiprocessing.get_context(way).Process(target=work, args=(sys.argv[1],))
+        child.start()
+        child.join()
+        assert child.exitcode == 0, way
+"""
+
+
+def test_a_child_of_multiprocessing_that_keeps_its_store_unmounts_at_its_end(own_master: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "main.py"
+    path.write_text(KEEPS_ITS_STORE)
+    subprocess.run([sys.executable, path, own_master.addresses], check=True, timeout=120)
+    until("the stores are unmounted", lambda: not own_master.mounted())
+
+
+def test_a_put_session_outlasts_the_time_of_a_put(one_master: Cluster, open_store: Open, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MC_PUT_TIMEOUT", "0.1")
+    store = open_store(one_master)
+    value = np.frombuffer(b"value", dtype=np.uint8)
+    begun = time.monotonic()
+    assert store.batch_put_session_start([key], [5]) == [0]
+    until("the time of a put is over", lambda: time.monotonic() > begun + 0.2)
+    assert store.batch_put_from_multi_buffer_ranges([key], [[value.ctypes.data]], [[5]], [[0]]) == [5]
+    assert store.batch_put_session_end([key]) == [0]
+
+
+def test_revoking_a_session_without_masters_answers_codes(own_master: Cluster, open_store: Open, key: str) -> None:
+    store = open_store(own_master)
+    assert store.batch_put_session_start([key], [5]) == [0]
+    own_master.kill_masters()
+    assert store.batch_put_session_revoke([key]) == [-900]
+
+
+def test_the_last_reference_to_an_asynchronous_store_unmounts(own_master: Cluster) -> None:
+    async def use() -> None:
+        store = MooncakeDistributedStoreAsync()
+        assert await store.async_setup("localhost", "", MIB, MIB, "tcp", "", own_master.addresses) == 0
+        assert own_master.mounted()
+
+    gc.disable()
+    try:
+        asyncio.run(use())
+        until("the store is unmounted", lambda: not own_master.mounted())
+    finally:
+        gc.enable()

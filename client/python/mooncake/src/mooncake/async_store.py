@@ -20,10 +20,8 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
         blocking = getattr(type(self), blocking_name, None) if name != blocking_name else None
         if not callable(blocking):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        awaitable = _in_executor(getattr(self, blocking_name))
-        # Found as an attribute from now on, without this detour.
-        setattr(self, name, awaitable)
-        return awaitable
+        # Not kept on the instance: that would be a cycle, and the end of the last reference is to unmount.
+        return _in_executor(getattr(self, blocking_name))
 
 
 def _in_executor(blocking: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:

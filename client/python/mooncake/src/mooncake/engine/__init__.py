@@ -14,9 +14,9 @@ import mooncake
 
 
 def _upstream() -> ModuleSpec | None:
-    """The transfer engine of another installation, if the package's path leads to one."""
-    ours = Path(__file__).parent.parent
-    others = [entry for entry in mooncake.__path__ if Path(entry) != ours]
+    """The transfer engine of upstream's installation, if the package's path leads to one."""
+    # Another copy of this package is none: the two would import each other.
+    others = [entry for entry in mooncake.__path__ if not (Path(entry) / "store" / "link.py").exists()]
     spec = PathFinder.find_spec(__name__, others)
     return spec if spec is not None and spec.loader is not None else None
 

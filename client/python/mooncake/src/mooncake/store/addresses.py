@@ -62,27 +62,44 @@ def _master(text: str) -> str:
     return join_host_port(host, MASTER_PORT if port is None else port)
 
 
+class NoRoute(Exception):
+    """No remote master can be reached from this host. The text says what was tried."""
+
+
 def route_to(masters: str) -> str | None:
     """Address of this host that the first remote master sees, or None if all masters are on this host.
 
-    Masters that have no address at the moment are passed over. A name server that does not answer ends the search after
-    three seconds.
+    Masters without an address or a route at the moment are passed over. NoRoute if that leaves none, or if a name server
+    does not answer for three seconds.
     """
     routes: list[str] = []
+    remote: list[str] = []
 
     def search() -> None:
         for master in masters.split(","):
             host, port = split_host_port(master)
             for address in _resolve(host, port or MASTER_PORT):
-                if not ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+                if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+                    continue
+                remote.append(address[0])
+                try:
                     routes.append(_source_of(address))
-                    return
+                except OSError:
+                    continue
+                return
 
     # `getaddrinfo` has no deadline of its own.
     thread = threading.Thread(target=search, daemon=True, name="mooncake-resolve")
     thread.start()
     thread.join(_RESOLVE_SECONDS)
-    return routes[0] if routes else None
+    if routes:
+        return routes[0]
+    if remote or thread.is_alive():
+        raise NoRoute(
+            f"this host has no route to the masters {masters}: others could not reach its memory either."
+            " Set the local host name to an address that they reach"
+        )
+    return None
 
 
 def _resolve(host: str, port: int) -> list[tuple[str, int]]:

@@ -138,6 +138,9 @@ class BufferPool:
                     return BufferLease(self, memory, size)
                 if not (self._block if block is None else block):
                     raise RuntimeError("buffer pool is exhausted")
+                if not self._leased:
+                    # Nobody will give a buffer back.
+                    raise RuntimeError("the buffer can't be allocated or registered: see the log")
                 if not self._changed.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)):
                     raise RuntimeError("timed out waiting for buffer")
 

@@ -68,7 +68,11 @@ class Gets(Connection):
             return refuse("get", keys, NOT_SET_UP)
         if differ(keys, all_buffer_ptrs, all_sizes):
             return refuse("get", keys, f"{len(all_buffer_ptrs)} lists of addresses and {len(all_sizes)} of sizes")
-        results: list[int] = link.client.get_into(keys, all_buffer_ptrs, all_sizes)
+        try:
+            results: list[int] = link.client.get_into(keys, all_buffer_ptrs, all_sizes)
+        except ValueError as error:
+            # Lists of one key that differ in length, or bytes that no memory has.
+            return refuse("get", keys, str(error))
         wanted = list(map(sum, all_sizes))
         if results == wanted:
             return results
@@ -84,7 +88,8 @@ class Gets(Connection):
         del options
         link = self._link
         if link is None:
-            return refuse("is_exist", keys, NOT_SET_UP)
+            # LMCache ignores the result of `setup`, and takes any number but 0 for a hit.
+            return [0] * len(refuse("is_exist", keys, NOT_SET_UP))
         found: list[int] = link.client.exist(keys)
         return found
 
@@ -100,7 +105,7 @@ class Gets(Connection):
         """
         link = self._link
         if link is None:
-            return refuse("probe_key", keys, NOT_SET_UP)
+            return [0] * len(refuse("probe_key", keys, NOT_SET_UP))
         if policy not in ("none", "LastHitOnly") or candidate_size < 1:
             return refuse("probe_key", keys, f"policy {policy!r} with candidates of {candidate_size}")
         results: list[int] = link.client.exist(keys, lease=False)

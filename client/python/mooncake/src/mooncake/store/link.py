@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing
+import multiprocessing.util
 import os
 import threading
 import time
@@ -14,7 +16,7 @@ from pathlib import Path
 from mc import McError, _native
 from mc import _log as _native_log
 
-from .addresses import data_ports, is_free, is_local, join_host_port, route_to
+from .addresses import NoRoute, data_ports, is_free, is_local, join_host_port, route_to
 from .codes import INVALID_PARAMS
 from .settings import Settings
 
@@ -25,7 +27,6 @@ _STOP_SECONDS = 2.0
 # Left of the deadline of `setup` for taking back what a failed attempt started.
 _CLEANUP_SECONDS = 0.5
 _ATTEMPT_SECONDS = 1.0
-_EXIT_SECONDS = 2.0
 
 _RDMA_DEVICES = Path("/sys/class/infiniband")
 _rdma_warned = False
@@ -67,9 +68,10 @@ class Link:
 
     @property
     def name(self) -> str:
-        """`host:port` under which the pool knows the embedded store, or this host's name and port 0."""
-        if self.store is not None:
-            return self.store.name
+        """`host:port` under which the pool knows the embedded store, or this host's name and the port in the arguments, else 0."""
+        store = self.store
+        if store is not None:
+            return store.name
         return join_host_port(self.settings.host, self.settings.port or 0)
 
     def mount(self, size: int) -> int:
@@ -110,6 +112,7 @@ class Link:
 
 
 _open: weakref.WeakSet[Link] = weakref.WeakSet()
+_closes_at_exit = False
 
 
 def open_link(settings: Settings) -> Link:
@@ -141,6 +144,7 @@ def open_link(settings: Settings) -> Link:
         raise
     _warn_without_rdma(settings, client)
     link = Link(settings, client, store)
+    _close_at_exit()
     _open.add(link)
     return link
 
@@ -166,6 +170,9 @@ def _connect(settings: Settings, store: _native.Store | None, deadline: float) -
         except McError as error:
             if error.code == INVALID_PARAMS:
                 raise SetupFailed(str(error), invalid=True) from None
+            if error.name != "NO_LEADER":
+                # The masters answer, and refuse this client.
+                raise SetupFailed(str(error)) from None
             # A leader may be elected any moment: attempts are short, and go on until the deadline.
             if time.monotonic() + _ATTEMPT_SECONDS > deadline:
                 raise SetupFailed(
@@ -208,7 +215,10 @@ def _data_host(settings: Settings) -> tuple[str, str]:
     if not is_local(settings.host):
         return settings.host, "::" if ":" in settings.host else "0.0.0.0"
     # Ranks are often all called "localhost", which tells other hosts nothing.
-    routed = route_to(settings.masters)
+    try:
+        routed = route_to(settings.masters)
+    except NoRoute as error:
+        raise SetupFailed(str(error)) from None
     if routed is None:
         return settings.host or "localhost", "127.0.0.1"
     return routed, "::" if ":" in routed else "0.0.0.0"
@@ -233,22 +243,35 @@ def _has_rdma() -> bool:
     return any(_RDMA_DEVICES.glob("*"))
 
 
+def _close_at_exit() -> None:
+    """Arranges the end of this process, once."""
+    global _closes_at_exit
+    if _closes_at_exit:
+        return
+    _closes_at_exit = True
+    if multiprocessing.parent_process() is None:
+        atexit.register(_close_all)
+    else:
+        # A child of multiprocessing does not run the functions of atexit in every version and way of starting.
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=0)
+
+
 def _close_all() -> None:
     """Unmounts at the exit of the interpreter what is still held by something, a daemon thread for instance."""
-    links = list(_open)
-    deadline = time.monotonic() + _EXIT_SECONDS
-    for left in range(len(links), 0, -1):
-        # An equal share each, so that one store whose masters are gone does not take the time of all others.
-        links[left - 1].close(max(deadline - time.monotonic(), 0.0) / left)
+    links = [link for link in _open if link.process == os.getpid()]
+    _native.stop_stores([link.store for link in links if link.store is not None], _STOP_SECONDS)
+    for link in links:
+        link.close()
 
 
 def _forget_all() -> None:
     """Leaves a forked child without open connections: they are the parent's."""
+    global _closes_at_exit
+    _closes_at_exit = False
     for link in list(_open):
         # A thread that the child does not have may hold them, and calls are to raise, not to wait for it.
         link.guard, link.mounting = threading.Lock(), threading.Lock()
     _open.clear()
 
 
-atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_all)

@@ -121,7 +121,11 @@ class Puts(Connection):
         placed = _placed(link, keys, config, upsert=upsert)
         if isinstance(placed, list):
             return placed
-        codes: list[int] = link.client.put_from(keys, addresses, sizes, placed.options, placed.groups)
+        try:
+            codes: list[int] = link.client.put_from(keys, addresses, sizes, placed.options, placed.groups)
+        except ValueError as error:
+            # Lists of one key that differ in length, or bytes that no memory has.
+            return refuse("put", keys, str(error))
         return codes
 
 

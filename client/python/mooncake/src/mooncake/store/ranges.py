@@ -59,13 +59,16 @@ class Ranges(Connection):
         if link is None:
             return refuse("unregister_buffer", [buffer_ptr], NOT_SET_UP)[0]
         with link.guard:
-            known = link.registered.pop(buffer_ptr, None) is not None
-        if not known:
+            length = link.registered.pop(buffer_ptr, None)
+        if length is None:
             refuse("unregister_buffer", [buffer_ptr], "the address is not registered")
             return ADDRESS_NOT_REGISTERED
         try:
             link.client.unregister(buffer_ptr)
         except McError as error:
+            # It is registered still, and can be unregistered again.
+            with link.guard:
+                link.registered.setdefault(buffer_ptr, length)
             return refuse("unregister_buffer", [buffer_ptr], str(error))[0]
         return OK
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
-from mc import _native
+from mc import McError, _native
 
-from .codes import INVALID_PARAMS, OK
+from .codes import INVALID_PARAMS, OK, upstream
 from .connection import Connection
 from .link import Link
 from .placement import InvalidConfig, place
@@ -15,6 +16,9 @@ from .replicate_config import ReplicateConfig
 from .shapes import NOT_SET_UP, Keys, NestedNumbers, Numbers, differ, refuse
 
 _Session = TypeVar("_Session")
+
+# Time of a put session, which lasts as long as a model computes its layers. Upstream gives an unfinished put up after as long.
+_PUT_SECONDS = 30.0
 
 
 class Sessions(Connection):
@@ -72,7 +76,7 @@ class Sessions(Connection):
         if differ(keys, sizes):
             return refuse("batch_put_session_start", keys, f"{len(sizes)} sizes")
         try:
-            placed = place(config, len(keys), upsert=False, seconds=link.settings.put_seconds)
+            placed = place(config, len(keys), upsert=False, seconds=_PUT_SECONDS)
         except InvalidConfig as error:
             return refuse("batch_put_session_start", keys, str(error))
         results = []
@@ -83,7 +87,7 @@ class Sessions(Connection):
             with link.guard:
                 taken = link.put_sessions.setdefault(key, opened) is not opened
             if taken:
-                link.client.abort([opened])
+                _abort(link, [opened])
             results.append(INVALID_PARAMS if taken else OK)
         return results
 
@@ -113,11 +117,17 @@ class Sessions(Connection):
         if link is None:
             return refuse("batch_put_session_revoke", keys, NOT_SET_UP)
 
-        def abort(sessions: list[_native.PutSession]) -> list[int]:
-            link.client.abort(sessions)
-            return [OK] * len(sessions)
+        return _with_sessions(partial(_abort, link), keys, _take_puts(link, keys))
 
-        return _with_sessions(abort, keys, _take_puts(link, keys))
+
+def _abort(link: Link, sessions: list[_native.PutSession]) -> list[int]:
+    try:
+        link.client.abort(sessions)
+    except McError as error:
+        # The masters free the room at the deadline of the puts.
+        refuse("put session", sessions, str(error))
+        return [upstream(error.code)] * len(sessions)
+    return [OK] * len(sessions)
 
 
 def _take_puts(link: Link, keys: Keys) -> list[_native.PutSession | None]:

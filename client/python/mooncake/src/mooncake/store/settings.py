@@ -161,7 +161,7 @@ def _settings(
 
 def _transports(environ: Mapping[str, str], rdma: bool) -> str:
     given = environ.get("MC_TRANSPORT")
-    if given is None:
+    if not given:
         # Shared memory is a faster way to the same bytes, so the protocol "tcp" excludes RDMA only.
         return "auto" if rdma else "shm"
     if given not in _TRANSPORTS:

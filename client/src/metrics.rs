@@ -84,7 +84,7 @@ counters! {
             "Hits that an embedded store's memory answered, without a leader";
         puts_stored => "mc_client_puts_stored_total", "Puts that were acknowledged";
         puts_existing => "mc_client_puts_existing_total", "Puts whose key existed already";
-        puts_local => "mc_client_puts_local_total", "Puts that stayed in the local cache";
+        puts_local => "mc_client_puts_local_total", "Puts that were answered without a leader";
         puts_published => "mc_client_puts_published_total",
             "Local puts that were published once a leader was back, or whose key was found to exist; each was counted as a \
              local put before and counts in no other counter";

@@ -485,8 +485,8 @@ pub enum Put {
     Stored,
     /// The key existed; its value stays.
     AlreadyExists,
-    /// No leader was in reach, and this is no acknowledgement: this client alone has a value of the key, this one or, if it had one
-    /// before, that one.
+    /// No leader was in reach, and this is no acknowledgement. The value is in this client's local cache. If the client knew a value of the
+    /// key, that one stays, and this one is not published later either.
     LocalOnly,
 }
 

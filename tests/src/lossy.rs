@@ -204,7 +204,7 @@ impl Master for Proxy {
         request: Request<v1::BatchExistRequest>,
     ) -> Result<Response<v1::BatchExistReply>, Status> {
         let request = request.into_inner();
-        let call = call_of("exist", request.caller.as_ref(), &request.keys);
+        let call = call_of("exist", request.caller.as_ref(), &(&request.keys, &request.packed));
         let reply = self.master.clone().batch_exist(request).await?;
         self.lose_in_turn(call, reply)
     }

@@ -31,7 +31,7 @@ pub(crate) enum Lease {
 pub enum Presence {
     /// The object exists and has this many bytes.
     Present(u64),
-    /// The object exists but can't be read now: every store that holds it is suspect.
+    /// The object exists but can't be read now: every store that holds it is suspect, or whether it was evicted is not known yet.
     Unavailable,
     /// There is no such object yet: a put of it has started and has not ended. Masters of older builds call it absent.
     BeingWritten,

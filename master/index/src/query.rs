@@ -212,7 +212,7 @@ impl State {
         mut keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(&'k [u8], Option<ObjectView>),
     ) {
-        let mut group = Vec::with_capacity(TOUCHED);
+        let mut group = Vec::with_capacity(keys.size_hint().0.min(TOUCHED));
         loop {
             group.clear();
             group.extend(keys.by_ref().take(TOUCHED).map(|key| (key, IndexKey::new(tenant, key))));

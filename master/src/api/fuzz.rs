@@ -43,7 +43,7 @@ pub fn calls<T>(lengths: &[u32], items: &[T]) -> bool {
 
 /// Whether the keys of an existence check and their boundaries can be read; each byte is then in one key.
 pub fn packed_keys(packed: &v1::PackedKeys) -> bool {
-    let Ok(keys) = unpacked(packed) else { return false };
+    let Ok((keys, _)) = unpacked("", packed) else { return false };
     assert!(keys.concat() == packed.keys);
     calls(&packed.calls, &keys)
 }

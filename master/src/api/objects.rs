@@ -27,9 +27,8 @@ pub(super) async fn exist(
     let v1::BatchExistRequest { tenant, keys, no_lease, packed, calls: lengths, .. } = request;
     let lease = if no_lease { Lease::None } else { Lease::Grant };
     if let Some(packed) = packed {
-        limits(&tenant, packed.lengths.len())?;
-        let calls = calls(&packed.calls, packed.lengths.len())?;
-        let found = objects.exist(&tenant, &unpacked(&packed)?, &calls, lease).await?;
+        let (keys, calls) = unpacked(&tenant, &packed)?;
+        let found = objects.exist(&tenant, &keys, &calls, lease).await?;
         let packed = Some(packed_results(&found));
         return Ok(v1::BatchExistReply { packed, apart: true, packs: true, ..Default::default() });
     }
@@ -48,8 +47,13 @@ pub(super) async fn exist(
     Ok(v1::BatchExistReply { results, apart: true, packs: true, ..Default::default() })
 }
 
-/// Returns the keys of a request that has them one after the other.
-pub(super) fn unpacked(packed: &v1::PackedKeys) -> Result<Vec<&[u8]>, Refusal> {
+/// Returns the keys of a request that has them one after the other, and the number of them in each of its calls.
+pub(super) fn unpacked<'p>(
+    tenant: &str,
+    packed: &'p v1::PackedKeys,
+) -> Result<(Vec<&'p [u8]>, Vec<usize>), Refusal> {
+    limits(tenant, packed.lengths.len())?;
+    let calls = calls(&packed.calls, packed.lengths.len())?;
     let mut rest = &packed.keys[..];
     let mut keys = Vec::with_capacity(packed.lengths.len());
     for len in &packed.lengths {
@@ -58,7 +62,7 @@ pub(super) fn unpacked(packed: &v1::PackedKeys) -> Result<Vec<&[u8]>, Refusal> {
         keys.push(key);
         rest = after;
     }
-    if rest.is_empty() { Ok(keys) } else { Err(other_lengths()) }
+    if rest.is_empty() { Ok((keys, calls)) } else { Err(other_lengths()) }
 }
 
 fn other_lengths() -> Refusal {
@@ -439,10 +443,38 @@ mod tests {
             calls: Vec::new(),
         };
         let keys: [&[u8]; 3] = [b"ab", b"", b"cde"];
-        assert_eq!(unpacked(&packed(&[2, 0, 3])).ok().unwrap(), keys);
+        assert_eq!(unpacked("", &packed(&[2, 0, 3])).ok().unwrap(), (keys.to_vec(), vec![3]));
         for lengths in [&[2, 2][..], &[2, 4], &[6], &[], &[u32::MAX, 6]] {
-            assert!(unpacked(&packed(lengths)).is_err(), "{lengths:?}");
+            assert!(unpacked("", &packed(lengths)).is_err(), "{lengths:?}");
         }
+    }
+
+    #[test]
+    fn packed_keys_have_the_bounds_of_listed_ones_and_calls_of_their_own() {
+        let packed = |lengths: usize, calls: &[u32]| v1::PackedKeys {
+            lengths: vec![0; lengths],
+            calls: calls.to_vec(),
+            ..Default::default()
+        };
+        let most = mc_types::MAX_ITEMS;
+        assert_eq!(unpacked("", &packed(3, &[1, 2])).ok().unwrap().1, [1, 2]);
+        assert!(unpacked("", &packed(3, &[1, 1])).is_err(), "the calls have other keys");
+        assert!(unpacked("", &packed(most, &[])).is_ok() && unpacked("", &packed(most + 1, &[])).is_err());
+        assert!(unpacked(&"t".repeat(mc_types::MAX_TENANT_LEN + 1), &packed(1, &[])).is_err());
+    }
+
+    #[test]
+    fn packed_answers_tell_five_states() {
+        let found = [
+            Ok(7),
+            Err(Miss::Absent),
+            Err(Miss::BeingWritten),
+            Err(Miss::Unavailable),
+            Err(Miss::InvalidKey),
+        ];
+        let packed = packed_results(&found);
+        assert_eq!(packed.states[..], [1, 2, 3, 4, 5], "of the protocol");
+        assert_eq!(packed.sizes, [7, 0, 0, 0, 0]);
     }
 
     #[test]

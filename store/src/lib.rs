@@ -35,8 +35,9 @@ pub use masters::MasterList;
 pub use mc_durable::DurableError;
 pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
-    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
-    ParseTransportsError, RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,
+    AllocateError, Checksum, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError,
+    ParseShmAccessError, ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer,
+    RequestSeconds, Segment, ShmAccess, Transports,
 };
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, SegmentEpoch, SegmentNumber,

@@ -45,7 +45,7 @@ def script(code: str, cluster: Cluster, **more: Any) -> subprocess.Popen[str]:
     """A Python process in which `setup(store)` connects to the cluster."""
     prelude = f"""
         import os, sys, threading
-        from mooncake.store import MooncakeDistributedStore
+        from mooncake.store import MooncakeDistributedStore, ReplicateConfig
         def setup(store, segment={4 * MIB}):
             assert store.setup("localhost", "", segment, {4 * MIB}, "tcp", "", {cluster.addresses!r}) == 0
         """
@@ -200,7 +200,10 @@ def test_fork_after_import(one_master: Cluster) -> None:
         child = os.fork()
         store = MooncakeDistributedStore()
         setup(store)
-        assert store.put(f"{os.getpid()}", b"value") == 0
+        # The other process may take its memory out of the pool at any moment.
+        config = ReplicateConfig()
+        config.preferred_segment = store.get_hostname()
+        assert store.put(f"{os.getpid()}", b"value", config) == 0
         store.close()
         if child:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -29,7 +29,7 @@ def until(what: str, condition: Callable[[], T | None]) -> T:
         result = condition()
         if result:
             return result
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s until {what}"
         time.sleep(0.02)
 
 

@@ -28,7 +28,7 @@ def mapping(environ: Environ | None = None, **config: Any) -> Settings:
     return from_mapping(environ or {}, {"local_hostname": "localhost", **config})
 
 
-# What the arguments mean.
+# Arguments of setup.
 
 
 @pytest.mark.parametrize(

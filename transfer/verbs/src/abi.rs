@@ -312,7 +312,7 @@ pub(crate) struct ibv_send_wr {
     pub(crate) rest: [u64; 7],
 }
 
-/// What depends on the operation of a request.
+/// Fields of a request that depend on its operation.
 #[repr(C)]
 pub(crate) struct ibv_send_wr_union {
     pub(crate) rdma: ibv_send_wr_rdma,

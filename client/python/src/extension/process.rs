@@ -1,4 +1,4 @@
-//! What this process has once, whatever its clients and stores: a runtime, lines of the log, and memory that transports reach.
+//! The values that exist once in a process: a runtime, lines of the log, and memory that transports reach.
 //!
 //! A forked child has none of the runtime's threads, so it gets a process value of its own at its first call, and the parent's
 //! is left as it is: its locks may be held by threads that don't exist here. Handles remember the [`Generation`] that

@@ -116,7 +116,7 @@ impl State {
     }
 }
 
-/// What an engine does before it has device memory.
+/// Initializes the driver, as an engine does before it allocates device memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_: c_uint) -> c_int {
     drop(called("cuInit"));

@@ -17,7 +17,7 @@ DEFAULT_LOCAL_BUFFER_SIZE = 1 << 30
 
 logger = logging.getLogger(__name__)
 
-# What this package, or upstream, calls a protocol. Here it only says whether to use RDMA.
+# Protocol names of this package and of upstream. The choice only says whether to use RDMA.
 _PROTOCOLS = {"tcp", "rdma", "efa", "nvmeof", "nvlink", "nvlink_intra", "musa", "hip", "barex", "cxl", "ascend"}
 _PROTOCOLS |= {"ub", "ubshmem", "maca", "sunrise_link", "rpc_only"}
 _TRUE = frozenset({"true", "1", "yes", "on", "enable"})

@@ -199,7 +199,7 @@ class ScatterTransferCompletionStatus(enum.Enum):
 create_rpc_client = _missing("create_rpc_client")
 create_rpc_server = _missing("create_rpc_server")
 
-# What this build can transfer by: nothing, so engines don't choose it.
+# Transports of this build: none, so engines don't choose it.
 SUPPORT_CUDA = False
 SUPPORT_EFA = False
 SUPPORT_HIP = False

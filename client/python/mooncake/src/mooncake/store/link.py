@@ -124,8 +124,8 @@ def open_link(settings: Settings) -> Link:
     _native_log.start()
     store = None
     if settings.segment:
-        # A store touches all of its memory when it starts, which takes seconds for tens of gigabytes. Without a leader
-        # that would be in vain.
+        # A store touches all of its memory when it starts, which takes seconds for tens of gigabytes, so a leader is
+        # looked for first.
         _connect(replace(settings, cache=0), None, _deadline()).close()
         store = _start_store(settings, [settings.segment])
     deadline, client = _deadline(), None

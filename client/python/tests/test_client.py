@@ -354,16 +354,21 @@ def test_a_forked_child_has_clients_of_its_own_and_the_exit_unmounts(own_master:
 OF_MULTIPROCESSING = """
 import multiprocessing, sys, mc
 
-def work(masters, key):
+def work(masters, key, all_read):
     client = mc.Client(masters, segment="1mb")
     client.put(key, b"v")
     assert client.get(key) == b"v"
+    # The value may lie in the other child's store, which is gone once that child is.
+    all_read.wait(60)
 
 if __name__ == "__main__":
     for way in ("fork", "spawn", "forkserver"):
         own = mc.Client(sys.argv[1])
         context = multiprocessing.get_context(way)
-        children = [context.Process(target=work, args=(sys.argv[1], way + str(number))) for number in range(2)]
+        all_read = context.Barrier(2)
+        children = [
+            context.Process(target=work, args=(sys.argv[1], way + str(number), all_read)) for number in range(2)
+        ]
         for child in children:
             child.start()
         for child in children:

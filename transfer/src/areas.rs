@@ -31,8 +31,10 @@ pub(crate) const WORTH_IT: usize = 16 << 10;
 #[derive(Default)]
 pub(crate) struct Areas {
     listed: RwLock<Listed>,
-    /// Where it is registered with devices.
+    /// Where it is registered with devices. Each removes itself when its registrations have ended.
     users: Mutex<Vec<Weak<Exposures>>>,
+    /// Devices of transports of this memory.
+    pub(crate) opened: Mutex<Vec<Weak<Rdma>>>,
     next: AtomicU64,
     /// Told when an area is gone.
     gone: Arc<Notify>,
@@ -138,18 +140,22 @@ impl Areas {
 
     /// Removes memory of somebody else, and ends its registrations.
     pub(crate) fn unregister(&self, address: usize) -> Result<(), RegisterError> {
-        let area = {
+        let (area, users) = {
             let mut listed = self.listed.write();
             let area = listed.by_address.get(&address).filter(|area| area.file().is_none());
             let area = area.ok_or(RegisterError::Unknown { address })?;
             // Calls find it under this lock only, so nobody takes it any more.
+            let in_use = RegisterError::InUse { address, len: area.len() };
             if Arc::strong_count(area) > 1 {
-                return Err(RegisterError::InUse { address, len: area.len() });
+                return Err(in_use);
             }
-            listed.by_address.remove(&address)
+            // The registrations of one that is being dropped end somewhere else.
+            let users: Vec<_> = self.users.lock().iter().map(Weak::upgrade).collect();
+            let users: Vec<_> = users.into_iter().collect::<Option<_>>().ok_or(in_use)?;
+            (listed.by_address.remove(&address), users)
         };
         // The registrations of an area that no call has end here.
-        area.iter().for_each(|area| self.forget(area.number));
+        area.iter().for_each(|area| users.iter().for_each(|user| user.forget(area.number)));
         Ok(())
     }
 
@@ -175,16 +181,24 @@ impl Areas {
     /// Returns the registrations at `rdma`, which all its users share.
     pub(crate) fn exposures(self: &Arc<Self>, rdma: &Arc<Rdma>) -> Arc<Exposures> {
         let mut users = self.users.lock();
-        users.retain(|user| user.strong_count() > 0);
-        let there = users.iter().filter_map(Weak::upgrade).find(|user| Arc::ptr_eq(user.rdma(), rdma));
-        there.unwrap_or_else(|| {
+        let all: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        let there = all.iter().find(|user| Arc::ptr_eq(user.rdma(), rdma)).cloned();
+        let exposures = there.unwrap_or_else(|| {
             let new = Arc::new(Exposures::new(self.clone(), rdma.clone()));
             users.push(Arc::downgrade(&new));
             new
-        })
+        });
+        // Before `all`: one whose other users have gone meanwhile ends with it, and removes itself.
+        drop(users);
+        exposures
     }
 
-    pub(crate) fn users(&self) -> Vec<Arc<Exposures>> {
+    /// Removes registrations that have ended.
+    pub(crate) fn ended(&self, user: &Exposures) {
+        self.users.lock().retain(|other| !std::ptr::eq(other.as_ptr(), user));
+    }
+
+    fn users(&self) -> Vec<Arc<Exposures>> {
         self.users.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -358,6 +372,10 @@ mod tests {
         let (in_use, _) = areas.find(at(1_000), 10).unwrap();
         assert_eq!(areas.unregister(start), Err(RegisterError::InUse { address: start, len: 2_000 }));
         drop(in_use);
+        areas.users.lock().push(Weak::new());
+        let in_use = RegisterError::InUse { address: start, len: 2_000 };
+        assert_eq!(areas.unregister(start), Err(in_use), "a registration is being dropped");
+        areas.users.lock().clear();
         areas.unregister(start).unwrap();
         assert_eq!(areas.unregister(start), Err(RegisterError::Unknown { address: start }));
         let address = ours.area.base().as_ptr() as usize;

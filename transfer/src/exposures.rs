@@ -159,6 +159,14 @@ impl Exposures {
     }
 }
 
+impl Drop for Exposures {
+    fn drop(&mut self) {
+        self.of_areas.get_mut().clear();
+        // Memory can't be unregistered before.
+        self.areas.ended(self);
+    }
+}
+
 fn key(area: &Area, transfers: Access) -> (u64, IsWritten) {
     (area.number, transfers == Access::Read)
 }

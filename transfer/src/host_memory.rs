@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::areas::Areas;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
@@ -72,11 +72,18 @@ impl HostMemory {
         devices: &RdmaDevices,
         options: &RdmaOptions,
     ) -> Result<Result<Arc<Rdma>, NoRdma>, NoRdma> {
-        let users = self.areas.users();
-        match users.iter().find(|user| transports.rdma() && user.rdma().is_opened_as(devices, options)) {
-            Some(user) if user.rdma().why_down().is_none() => Ok(Ok(user.rdma().clone())),
-            _ => Rdma::for_process(transports, devices, options),
+        // Locked until they are open, so that two transports that begin at once share them.
+        let mut opened = self.areas.opened.lock();
+        opened.retain(|rdma| rdma.strong_count() > 0);
+        let mut shared = opened.iter().filter_map(Weak::upgrade).filter(|_| transports.rdma());
+        if let Some(rdma) =
+            shared.find(|rdma| rdma.is_opened_as(devices, options) && rdma.why_down().is_none())
+        {
+            return Ok(Ok(rdma));
         }
+        let rdma = Rdma::for_process(transports, devices, options)?;
+        opened.extend(rdma.as_ref().map(Arc::downgrade));
+        Ok(rdma)
     }
 
     pub(crate) fn areas(&self) -> &Arc<Areas> {

@@ -8,7 +8,7 @@ use mc_types::Access;
 use mc_verbs::{PinLimit, Region};
 
 use super::buffers::MOST_BYTES;
-use super::registered::{Mapped, Pieces};
+use super::registered::{Mapped, Pieces, on_threads};
 use super::{NoRdma, Rdma};
 use crate::mapping::Mapping;
 
@@ -19,6 +19,9 @@ pub(crate) enum Exposable<'a> {
     /// Memory of somebody else, who keeps it mapped until it is unregistered.
     Foreign(NonNull<u8>, usize),
 }
+
+// SAFETY: addresses, which devices are told of.
+unsafe impl Sync for Exposable<'_> {}
 
 /// Registration of a client's memory at each of its devices, for the devices of stores.
 pub(crate) struct Exposed {
@@ -57,9 +60,9 @@ impl Exposed {
             Access::Write => mc_verbs::Access::RemoteRead,
             Access::Read => mc_verbs::Access::Remote,
         };
-        let mut lacks = Vec::new();
-        let ways = rdma.ways.iter().map(|way| {
-            let pieces = match *memory {
+        let tried = on_threads(rdma.ways.len(), rdma.ways.len(), |nth| {
+            let way = &rdma.ways[nth];
+            match *memory {
                 Exposable::Shared(mapping) => {
                     let region = Region::new(&way.domain, mapping.clone(), access);
                     region.map(Pieces::whole).map_err(|error| error.to_string())
@@ -69,9 +72,10 @@ impl Exposed {
                     let memory = unsafe { Mapped::new(base, len) };
                     Pieces::new(way, memory, access).map_err(|error| error.to_string())
                 }
-            };
-            pieces.map_err(|error| lacks.push(error)).ok()
+            }
         });
+        let mut lacks = Vec::new();
+        let ways = tried.into_iter().map(|pieces| pieces.map_err(|error| lacks.push(error)).ok());
         let ways: Vec<_> = ways.collect();
         if let Exposable::Shared(mapping) = memory {
             // Callers see areas, also in a child.

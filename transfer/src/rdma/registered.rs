@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -89,7 +89,9 @@ impl Registered {
     /// When it is not registered at some device, which the error names.
     pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: u64) -> Result<(), NoRdma> {
         let memory = Mapped { base, len: len as usize };
-        let register = |at: &AtWay, way: &Way| {
+        let ways: Vec<_> = self.ways.iter().zip(&self.rdma.ways).collect();
+        on_threads(ways.len(), ways.len(), |nth| {
+            let (at, way) = ways[nth];
             if at.pieces.get().is_some() {
                 return;
             }
@@ -98,12 +100,6 @@ impl Registered {
             if let Ok(pieces) = made {
                 // A second one is dropped.
                 let _ = at.pieces.set(pieces);
-            }
-        };
-        thread::scope(|scope| {
-            let register = &register;
-            for (at, way) in self.ways.iter().zip(&self.rdma.ways) {
-                scope.spawn(move || register(at, way));
             }
         });
         self.lacks().map_or(Ok(()), Err)
@@ -149,8 +145,30 @@ impl Registered {
     }
 }
 
-fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T, NoRdma>>) -> Result<T, NoRdma> {
-    thread.join().unwrap_or_else(|_| Err(NoRdma("registering memory panicked".to_owned())))
+/// Does as many pieces of work as are asked for, on this thread and others; the results are in order. It is slower where the
+/// system has no thread left.
+pub(super) fn on_threads<T: Send>(count: usize, threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
+    let go_on = || {
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            if nth >= count {
+                return;
+            }
+            let result = work(nth);
+            done.lock().push((nth, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            // A thread that can't be started is missed by nobody: this one goes on until all is done.
+            let _ = thread::Builder::new().spawn_scoped(scope, go_on);
+        }
+        go_on();
+    });
+    let mut done = done.into_inner();
+    done.sort_unstable_by_key(|(nth, _)| *nth);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl Pieces {
@@ -159,30 +177,24 @@ impl Pieces {
         let len = memory.len as u64;
         // A multiple of a page, also where the device's limit is not.
         let piece = PIECE.min(way.limits.region_bytes).max(4096) & !4095;
-        let starts: Vec<u64> = (0..len).step_by(piece as usize).collect();
-        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(starts.len())));
-        let register = || -> Result<(), NoRdma> {
-            loop {
-                let nth = next.fetch_add(1, Ordering::Relaxed);
-                let Some(start) = starts.get(nth) else { return Ok(()) };
-                let part = memory.part(*start, piece);
-                let region = Region::new(&way.domain, Arc::new(part), access);
-                let region = region.map_err(|error| {
-                    next.store(starts.len(), Ordering::Relaxed);
-                    let pinned: usize =
-                        done.lock().iter().map(|(_, region): &(usize, Region)| region.len()).sum();
-                    NoRdma(format!("{error} ({pinned} of the {len} bytes were registered)"))
-                })?;
-                done.lock().push((nth, region));
+        let pinned = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let regions = on_threads(len.div_ceil(piece) as usize, THREADS, |nth| {
+            if failed.load(Ordering::Relaxed) {
+                return None;
             }
-        };
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS.min(starts.len())).map(|_| scope.spawn(register)).collect();
-            threads.into_iter().map(join).collect::<Result<Vec<()>, _>>()
+            let region = Region::new(&way.domain, Arc::new(memory.part(nth as u64 * piece, piece)), access);
+            match &region {
+                Ok(region) => drop(pinned.fetch_add(region.len(), Ordering::Relaxed)),
+                Err(_) => failed.store(true, Ordering::Relaxed),
+            }
+            Some(region)
+        });
+        let regions: Result<Vec<Region>, _> = regions.into_iter().flatten().collect();
+        let regions = regions.map_err(|error| {
+            NoRdma(format!("{error} ({} of the {len} bytes were registered)", pinned.into_inner()))
         })?;
-        let mut regions = done.into_inner();
-        regions.sort_by_key(|(nth, _)| *nth);
-        Ok(Self { regions: regions.into_iter().map(|(_, region)| region).collect(), piece })
+        Ok(Self { regions, piece })
     }
 
     /// One registration of all of some memory.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{Client, GetInto, GetSession, PutFrom, PutSession, RangeFrom, RangeInto};
+use crate::{
+    Client, GetInto, GetSession, ObjectReader, ObjectWriter, PutFrom, PutSession, RangeFrom, RangeInto,
+};
 
 /// A key or a name, as text if it is some.
 struct Name<'a>(&'a [u8]);
@@ -36,6 +38,24 @@ impl fmt::Debug for GetSession {
         f.debug_struct("GetSession")
             .field("version", &self.version())
             .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ObjectReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectReader")
+            .field("session", self.session())
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ObjectWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectWriter")
+            .field("session", self.session())
+            .field("position", &self.position())
             .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Parts of objects are read with [`Client::batch_get_ranges`]. A [`GetSession`] reads one version of an object range by
 //! range, and a [`PutSession`] writes one; both ask the leader once for a whole batch of objects, for example for all
-//! blocks of a prompt, and then move layer after layer.
+//! blocks of a prompt, and then move layer after layer. [`GetSession::into_reader`] and [`PutSession::into_writer`] make streams of
+//! bytes of them, for code that copies between files, sockets and objects.
 //!
 //! Each call runs in a `tracing` span `mc_client` at debug level, with its `operation` and its number of `items`, never a key.
 //!
@@ -66,4 +67,4 @@ pub use ranges::{GetRangesInto, RangeInto};
 pub use raw::{
     GetIntoRaw, GetRangesIntoRaw, PutFromRaw, RangeFromRaw, RangeIntoRaw, ReadIntoRaw, WriteFromRaw,
 };
-pub use sessions::{GetSession, PutSession, RangeFrom, ReadInto, WriteFrom};
+pub use sessions::{GetSession, ObjectReader, ObjectWriter, PutSession, RangeFrom, ReadInto, WriteFrom};

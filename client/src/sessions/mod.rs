@@ -2,9 +2,17 @@
 
 mod get;
 mod put;
+mod reader;
+mod writer;
 
 pub use get::{GetSession, ReadInto};
 pub use put::{PutSession, RangeFrom, WriteFrom};
+pub use reader::ObjectReader;
+pub use writer::ObjectWriter;
+
+/// Bytes that a reader gets from a store at a time, and that a writer collects before it sends them: enough that the round trip
+/// hardly counts.
+const PIECE: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -16,6 +16,8 @@ mod put_sessions;
 mod puts;
 mod ranges;
 mod raw;
+mod readers;
 mod runtimes;
 mod spans;
 mod support;
+mod writers;

@@ -19,8 +19,7 @@ use crate::objects::{
 };
 use crate::options::{Builder, LONGEST};
 use crate::{
-    Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
-    Removed, Source, Stats,
+    Admin, Code, ConnectError, Description, Error, Health, Mode, Put, PutOptions, Removed, Source, Stats,
 };
 
 /// A client of one cluster and one tenant.
@@ -490,24 +489,6 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<Option<Description>, Error>> {
         self.run("describe", keys.len(), self.core().descriptions(copied(keys))).await
-    }
-
-    /// Lists objects of this client's tenant whose keys begin with `prefix`, at most `limit` of them (0: 1,000; at most
-    /// 4,096). Pass the page's `next` to get the next one.
-    ///
-    /// An object that exists from the first page to the last is listed exactly once. A page costs the masters time for
-    /// what it visits, not for what it returns: a prefix with few keys among many objects has many empty pages.
-    ///
-    /// # Errors
-    /// [`Error`] when no leader answers in time.
-    pub async fn list_keys(
-        &self,
-        prefix: impl AsRef<[u8]>,
-        from: Option<ListPosition>,
-        limit: u32,
-    ) -> Result<KeyPage, Error> {
-        let prefix = Bytes::copy_from_slice(prefix.as_ref());
-        self.run("list keys", 1, self.core().list_keys(prefix, from, limit)).await
     }
 
     /// Removes an object; returns `false` when there was none.

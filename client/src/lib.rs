@@ -8,7 +8,7 @@
 //! Parts of objects are read with [`Client::batch_get_ranges`]. A [`GetSession`] reads one version of an object range by
 //! range, and a [`PutSession`] writes one; both ask the leader once for a whole batch of objects, for example for all
 //! blocks of a prompt, and then move layer after layer. [`GetSession::into_reader`] and [`PutSession::into_writer`] make streams of
-//! bytes of them, for code that copies between files, sockets and objects.
+//! bytes of them, for code that copies between files, sockets and objects. [`Client::list`] is a stream of keys.
 //!
 //! Each call runs in a `tracing` span `mc_client` at debug level, with its `operation` and its number of `items`, never a key.
 //!
@@ -24,6 +24,7 @@ mod error;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod listing;
 mod local;
 mod masters;
 mod metrics;

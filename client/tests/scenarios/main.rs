@@ -10,6 +10,7 @@ mod get_sessions;
 mod gets;
 mod leaders;
 mod limits;
+mod listing;
 mod local_only;
 mod outcomes;
 mod put_sessions;

@@ -308,9 +308,9 @@ impl Master for Service {
 
     async fn list_keys(
         &self,
-        _: Request<v1::ListKeysRequest>,
+        request: Request<v1::ListKeysRequest>,
     ) -> Result<Response<v1::ListKeysReply>, Status> {
-        Err(Status::unimplemented("no test of the client lists keys"))
+        self.serve(On::List, 1, request, |q| q.caller.as_ref(), |world, q| world.list(q)).await
     }
 
     async fn batch_put_start(

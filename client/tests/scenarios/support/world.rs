@@ -16,6 +16,7 @@ pub enum On {
     End,
     Revoke,
     Remove,
+    List,
 }
 
 /// Fault of one call.
@@ -108,6 +109,8 @@ pub struct World {
     pub read_delay: std::time::Duration,
     /// Objects are said to be doubtful.
     pub doubtful: bool,
+    /// Number of objects that a page of a listing visits.
+    pub page: usize,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -145,6 +148,7 @@ impl World {
             packed: 0,
             read_delay: std::time::Duration::ZERO,
             doubtful: false,
+            page: 1_000,
         }
     }
 
@@ -377,6 +381,16 @@ impl World {
             v1::PutEndResult { code: Code::Ok as i32 }
         });
         v1::BatchPutRevokeReply { results: results.collect() }
+    }
+
+    pub fn list(&mut self, request: &v1::ListKeysRequest) -> v1::ListKeysReply {
+        let from = usize::try_from(request.from).unwrap();
+        let visited = self.objects.iter().skip(from).take(self.page);
+        let keys = visited.filter(|(key, _)| key.starts_with(&request.prefix));
+        let keys = keys.map(|(key, object)| v1::ListedKey { key: key.clone().into(), size: object.size });
+        let next = from + self.page;
+        let next = if next < self.objects.len() { u64::try_from(next).unwrap() } else { 0 };
+        v1::ListKeysReply { keys: keys.collect(), next }
     }
 
     pub fn remove(&mut self, request: &v1::BatchRemoveRequest) -> v1::BatchRemoveReply {

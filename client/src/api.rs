@@ -205,6 +205,11 @@ impl Client {
         self.shared.background.run(operation, items, call)
     }
 
+    /// Runs a call to its end, blocking this thread: see [`Background::wait`].
+    pub(crate) fn wait<F: Future>(&self, call: F) -> F::Output {
+        self.shared.background.wait(call)
+    }
+
     /// Returns the token that [`close`](Self::close) and the drop of the last clone cancel.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.shared.closed

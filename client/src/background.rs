@@ -65,6 +65,14 @@ impl Background {
             None => Either::Right(call),
         }
     }
+
+    /// Runs a call to its end, blocking this thread, in the context of the runtime.
+    ///
+    /// # Panics
+    /// In a thread that drives async tasks, which would all stand still meanwhile.
+    pub(crate) fn wait<F: Future>(&self, call: F) -> F::Output {
+        self.handle.block_on(call)
+    }
 }
 
 #[cfg(test)]

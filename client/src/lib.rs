@@ -10,6 +10,8 @@
 //! blocks of a prompt, and then move layer after layer. [`GetSession::into_reader`] and [`PutSession::into_writer`] make streams of
 //! bytes of them, for code that copies between files, sockets and objects. [`Client::list`] is a stream of keys.
 //!
+//! [`blocking`] has the client for threads without an async runtime.
+//!
 //! Each call runs in a `tracing` span `mc_client` at debug level, with its `operation` and its number of `items`, never a key.
 //!
 //! Runnable examples are in `client/examples/`: `put_get`, `batches`, `sessions` and `outcomes`. To run one: `cargo run
@@ -18,6 +20,7 @@
 mod admin;
 mod api;
 mod background;
+pub mod blocking;
 mod brief;
 mod call;
 mod error;

@@ -7,7 +7,7 @@ use mc_types::{ByteSize, ClusterId, StoreId};
 use tokio::runtime::Handle;
 
 use crate::background::Background;
-use crate::{Client, ConnectError};
+use crate::{Client, ConnectError, blocking};
 
 /// Default port of the masters' client API.
 pub const DEFAULT_MASTER_PORT: u16 = 50051;
@@ -269,9 +269,26 @@ impl Builder {
     /// # Errors
     /// [`ConnectError`] when the settings are wrong, or the masters that answer cannot be used.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        let background = Background::start(self.runtime.clone())
-            .map_err(|error| ConnectError::Thread { why: error.to_string() })?;
+        let background = self.background()?;
         background.clone().run("connect", 1, Client::connect(self, background)).await
+    }
+
+    /// [`connect`](Self::connect) for a thread without an async runtime.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// In a thread that drives async tasks: see [`blocking`].
+    pub fn connect_blocking(self) -> Result<blocking::Client, ConnectError> {
+        let background = self.background()?;
+        let connect = background.run("connect", 1, Client::connect(self, background.clone()));
+        background.wait(connect).map(Into::into)
+    }
+
+    fn background(&self) -> Result<Background, ConnectError> {
+        let started = Background::start(self.runtime.clone());
+        started.map_err(|error| ConnectError::Thread { why: error.to_string() })
     }
 }
 

@@ -52,6 +52,10 @@ impl GetSession {
         self.opened.pinned.size
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Reads a range of the object.
     ///
     /// # Errors

@@ -64,6 +64,10 @@ impl PutSession {
         self.put.size
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Writes a range of the object.
     ///
     /// # Errors
@@ -154,7 +158,14 @@ impl Client {
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
     pub async fn batch_finish(&self, sessions: &[PutSession]) -> Vec<Result<Put, Error>> {
-        let puts: Vec<&OpenPut> = sessions.iter().map(|session| &session.put).collect();
+        self.finish_all(sessions).await
+    }
+
+    pub(crate) async fn finish_all(
+        &self,
+        sessions: impl IntoIterator<Item = &PutSession>,
+    ) -> Vec<Result<Put, Error>> {
+        let puts: Vec<&OpenPut> = sessions.into_iter().map(|session| &session.put).collect();
         self.run("put session finish", puts.len(), self.core().finish_puts(&puts)).await
     }
 

@@ -4,6 +4,7 @@
 //! asserts how long something took, only that what a promise bounds came before what would come much later.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod blocking;
 mod bursts;
 mod doubtful;
 mod get_sessions;

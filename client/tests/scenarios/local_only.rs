@@ -97,6 +97,23 @@ async fn local_puts_are_published_if_asked_for_once_a_leader_is_back_and_replace
 }
 
 #[tokio::test]
+async fn a_second_put_of_a_key_without_a_leader_leaves_the_first_one_to_be_published() {
+    let cluster = Cluster::start(3);
+    let client = cluster.builder().leader_timeout(SOON).publish_local(true).connect().await.unwrap();
+    let other = cluster.client().await;
+    cluster.depose();
+    assert_eq!(client.put("k", b"first").await.unwrap(), Put::LocalOnly);
+    assert_eq!(client.put("k", b"second").await.unwrap(), Put::LocalOnly);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"first"[..]);
+
+    cluster.elect(1, 2);
+    until("the first put to be published", || client.stats().puts_published == 1).await;
+    assert!(other.connected(PATIENCE).await);
+    assert_eq!(other.get("k").await.unwrap().unwrap(), b"first"[..]);
+    assert_eq!(client.stats().local_puts_evicted, 0);
+}
+
+#[tokio::test]
 async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone_by_it() {
     let cluster = Cluster::start(3);
     let client = cluster.builder().leader_timeout(SOON).publish_local(true).connect().await.unwrap();

@@ -304,7 +304,18 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         ),
         kind(
             v1::BatchExistReply {
-                results: vec![v1::ExistResult { code: -704, size: 4096, being_written: true }; 3],
+                results: [(0, 4096, false), (-703, 0, false), (-704, 0, true), (-704, 0, false)]
+                    .map(|(code, size, being_written)| v1::ExistResult { code, size, being_written })
+                    .to_vec(),
+                packed: None,
+                apart: true,
+                packs: true,
+            },
+            mc_client::fuzz::exist,
+        ),
+        kind(
+            v1::BatchExistReply {
+                results: Vec::new(),
                 packed: Some(v1::PackedPresences { states: vec![1, 2, 3, 4, 5].into(), sizes: vec![300; 5] }),
                 apart: true,
                 packs: true,

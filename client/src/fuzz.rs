@@ -13,7 +13,7 @@ use mc_proto::{
         BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent,
     },
 };
-use mc_types::{ByteSize, ClusterId, Code, NodeId};
+use mc_types::{ByteSize, ClusterId, Code, NodeId, StoreId};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
@@ -103,7 +103,7 @@ pub fn put_start(reply: &BatchPutStartReply) -> bool {
     reply.results.iter().all(|result| {
         let Ok(put) = Pending::new(0, item) else { return false };
         if result.code != Code::Ok as i32 {
-            black_box(Round::not_started(put, result.code, true, &refused));
+            black_box(Round::not_started(put, result.code, &[StoreId(7)], &refused));
             return true;
         }
         let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();

@@ -341,7 +341,7 @@ impl Core {
             if result.code == Code::Ok as i32 {
                 started.puts.push((put, result.replicas));
             } else {
-                started.others.push(Round::not_started(put, result.code, !avoid.is_empty(), &refused));
+                started.others.push(Round::not_started(put, result.code, &avoid, &refused));
             }
         }
         // Both are in the order of the items.

@@ -165,13 +165,13 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Decides about a put that the leader did not start. `avoiding` says whether the leader was asked to leave stores
-    /// out.
-    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoiding: bool, why: &Refused) -> Self {
+    /// Decides about a put that the leader did not start. `avoided` are the stores that failed other calls.
+    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoided: &[StoreId], why: &Refused) -> Self {
+        let left_out = |store: &StoreId| put.choosy && !put.avoid.contains(store);
         match Code::try_from(code) {
             Ok(Code::ObjectAlreadyExists) => Self::Done(put.at, Ok(Put::AlreadyExists)),
             // Perhaps the only stores with room failed another call just now. They may be back, so try once with them.
-            Ok(Code::NoAvailableHandle) if put.choosy && put.avoid.is_empty() && avoiding => {
+            Ok(Code::NoAvailableHandle) if avoided.iter().any(left_out) => {
                 Self::Again(Pending { choosy: false, ..put })
             }
             known => {

@@ -195,6 +195,31 @@ async fn a_put_that_fails_over_does_not_wait_for_the_rest_of_its_batch() {
 }
 
 #[tokio::test]
+async fn a_put_whose_store_is_gone_goes_to_one_that_failed_other_calls_and_is_back() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    // Given: a store that this client leaves out for a while, because it failed it five times in a row.
+    let set = |store, health| cluster.world.lock().stores.insert(store, health);
+    set(STORE_B, StoreHealth::Dead);
+    let there = PutOptions::default().with_preferred([STORE_B]);
+    let failures = || cluster.world.lock().tried.iter().filter(|store| **store == STORE_B).count();
+    for n in 0.. {
+        if failures() == 5 {
+            break;
+        }
+        client.put_with(format!("other{n}"), b"v", &there).await.unwrap();
+    }
+    set(STORE_B, StoreHealth::Well);
+    // When: the only other store is gone.
+    set(STORE_A, StoreHealth::Dead);
+    let starts = cluster.world.lock().count(On::Start);
+    assert_eq!(client.put("k", b"v").await.unwrap(), Put::Stored);
+    let world = cluster.world.lock();
+    assert_eq!(world.objects[&b"k"[..]].replicas[0].0, STORE_B);
+    assert_eq!(world.count(On::Start) - starts, 3, "at the one, at neither, at the other");
+}
+
+#[tokio::test]
 async fn a_put_that_no_store_takes_fails_definitely_and_is_revoked() {
     let cluster = Cluster::start(1);
     for store in [STORE_A, STORE_B] {

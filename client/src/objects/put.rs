@@ -341,6 +341,9 @@ impl Core {
             if result.code == Code::Ok as i32 {
                 started.puts.push((put, result.replicas));
             } else {
+                if result.code == Code::PutGone as i32 {
+                    self.revokes.add(&[put.put]);
+                }
                 started.others.push(Round::not_started(put, result.code, &avoid, &refused));
             }
         }
@@ -502,17 +505,14 @@ impl Core {
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
                 // A try without an answer may have ended the put. Only the object itself can tell.
                 Ok(Code::PutGone) if answer.repeated || put.maybe_ended => open.push(put),
-                Ok(Code::PutGone)
-                    if call.options.mode == PutMode::IfAbsent
+                // `TRANSFER_FAIL`: all stores that it was written to were unmounted before. It never made an object, whichever
+                // try was answered, so it is put again.
+                Ok(code @ (Code::PutGone | Code::TransferFail))
+                    if (code == Code::TransferFail || call.options.mode == PutMode::IfAbsent)
                         && !put.again
                         && Instant::now() < call.deadline =>
                 {
-                    rounds.push(Round::Again(Pending {
-                        put: PutId::random(),
-                        again: true,
-                        spot: None,
-                        ..put
-                    }));
+                    rounds.push(Round::Again(put.another()));
                 }
                 _ => rounds.push(Round::Done(put.at, Err(item_error("put end", result.code)))),
             }

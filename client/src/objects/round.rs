@@ -104,6 +104,11 @@ impl<'a> Pending<'a> {
             spot: None,
         })
     }
+
+    /// Returns the put to start in place of one that is over, under a new id.
+    pub(crate) fn another(self) -> Self {
+        Self { put: PutId::random(), again: true, spot: None, ..self }
+    }
 }
 
 /// Reasons that the leader gave for the puts of a batch that it did not start.
@@ -174,6 +179,9 @@ impl<'a> Round<'a> {
             Ok(Code::NoAvailableHandle) if avoided.iter().any(left_out) => {
                 Self::Again(Pending { choosy: false, ..put })
             }
+            // The stores of its replicas were unmounted before the leader could answer. No master refuses a first start so for
+            // another reason.
+            Ok(Code::PutGone) if !put.again => Self::Again(put.another()),
             known => {
                 let full = known == Ok(Code::NoAvailableHandle);
                 let before = put.failure.filter(|_| full);
@@ -220,13 +228,7 @@ impl<'a> Round<'a> {
             return Self::Done(at, Err(error));
         }
         let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
-        Self::Again(Pending {
-            put: PutId::random(),
-            again: true,
-            avoid: avoid.collect(),
-            failure: Some(error),
-            ..put.pending
-        })
+        Self::Again(Pending { avoid: avoid.collect(), failure: Some(error), ..put.pending.another() })
     }
 
     /// Fails every put with the same error.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_client::{Code, Put, PutFrom, PutMode, PutOptions};
 
-use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
+use crate::support::{Cluster, Fault, On, STORE_A, STORE_B, StoreHealth, until};
 
 fn upsert() -> PutOptions {
     PutOptions::default().with_mode(PutMode::Upsert)
@@ -192,6 +192,37 @@ async fn a_put_that_fails_over_does_not_wait_for_the_rest_of_its_batch() {
     };
     let (results, ()) = tokio::join!(put, release);
     assert!(results.iter().all(|result| matches!(result, Ok(Put::Stored))), "{results:?}");
+}
+
+#[tokio::test]
+async fn a_put_whose_store_is_unmounted_meanwhile_goes_to_another_one() {
+    for (options, on, fault) in [
+        (PutOptions::default(), On::End, Fault::Unmount(STORE_A)),
+        (upsert(), On::End, Fault::Unmount(STORE_A)),
+        (PutOptions::default(), On::Start, Fault::UnmountAfter(STORE_A)),
+        (upsert(), On::Start, Fault::UnmountAfter(STORE_A)),
+    ] {
+        let cluster = Cluster::start(1);
+        let client = cluster.client().await;
+        cluster.fault(on, fault);
+        assert_eq!(client.put_with("k", b"v", &options).await.unwrap(), Put::Stored, "{on:?}");
+        assert_eq!(cluster.world.lock().objects[&b"k"[..]].replicas[0].0, STORE_B);
+        assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
+        until("nothing of the first put is left", || cluster.world.lock().puts.is_empty()).await;
+        let put_ids = cluster.world.lock().put_ids.clone();
+        assert!(put_ids.len() == 2 && put_ids[0] != put_ids[1], "{put_ids:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_opened_although_the_store_of_its_place_is_unmounted_meanwhile() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    cluster.fault(On::Start, Fault::UnmountAfter(STORE_A));
+    let session = client.put_session("k", 1, &PutOptions::default()).await.unwrap().unwrap();
+    session.write(0, b"v").await.unwrap();
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
 }
 
 #[tokio::test]

@@ -353,10 +353,10 @@ impl Objects {
                 puts.extend(started.iter().map(|started| {
                     // A store that was dropped right after the placement has no grant for its replica. The client's put
                     // end names replicas by their position in this answer, so one cannot be left out: the put gets
-                    // none.
+                    // none, and the client starts another one.
                     match granted(&started.replicas) {
                         Some(replicas) => (started.code, replicas),
-                        None => (Code::NoAvailableHandle, Granted::new()),
+                        None => (Code::PutGone, Granted::new()),
                     }
                 }));
                 sealed.extend(grants.seal());

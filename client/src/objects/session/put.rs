@@ -192,7 +192,7 @@ impl Core {
             }
             for round in started.others {
                 match round {
-                    // At most once: it is started again without stores to leave out.
+                    // At most twice: without stores to leave out, and in place of one whose stores are gone.
                     Round::Again(put) => pending.push(put),
                     Round::Done(at, Ok(_)) => opened.push((at, Ok(None))),
                     Round::Done(at, Err(error)) => opened.push((at, Err(error))),

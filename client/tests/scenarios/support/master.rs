@@ -198,6 +198,14 @@ impl Service {
                 self.world.lock().objects = objects;
                 Ok(Response::new(answer))
             }
+            Some(Fault::Unmount(store)) => {
+                self.world.lock().stores.remove(&store);
+                Ok(Response::new(apply()))
+            }
+            Some(Fault::UnmountAfter(store)) => {
+                self.world.lock().unmounting = Some(store);
+                Ok(Response::new(apply()))
+            }
             Some(Fault::LoseAnswerAndObject) => {
                 apply();
                 self.world.lock().objects.clear();

@@ -36,6 +36,10 @@ pub enum Fault {
     SayGone,
     /// It is applied, then the put's object is removed, and the answer is lost.
     LoseAnswerAndObject,
+    /// The store is unmounted, then it is applied.
+    Unmount(StoreId),
+    /// It is applied, and the store is unmounted before the leader grants its places.
+    UnmountAfter(StoreId),
 }
 
 #[derive(Clone, Debug)]
@@ -109,6 +113,8 @@ pub struct World {
     pub read_delay: std::time::Duration,
     /// Objects are said to be doubtful.
     pub doubtful: bool,
+    /// A store that is unmounted as soon as a put is placed.
+    pub unmounting: Option<StoreId>,
     /// Number of objects that a page of a listing visits.
     pub page: usize,
 }
@@ -148,6 +154,7 @@ impl World {
             packed: 0,
             read_delay: std::time::Duration::ZERO,
             doubtful: false,
+            unmounting: None,
             page: 1_000,
         }
     }
@@ -344,6 +351,10 @@ impl World {
         let in_flight =
             InFlight { key: item.key.to_vec(), size: item.size, upsert, replicas: replicas.clone() };
         self.puts.insert(put.0, in_flight);
+        if let Some(store) = self.unmounting.take() {
+            self.stores.remove(&store);
+            return v1::PutStartResult { code: Code::PutGone as i32, replicas: Vec::new() };
+        }
         let replicas = self.place(grants, &replicas, item.size);
         v1::PutStartResult { code: Code::Ok as i32, replicas }
     }
@@ -365,6 +376,10 @@ impl World {
                     });
                     let is_sealed = |replica| self.sealed.contains(replica);
                     assert!(replicas.iter().all(is_sealed), "a put ends that can still be written");
+                    replicas.retain(|(store, _)| self.stores.contains_key(store));
+                    if replicas.is_empty() {
+                        return v1::PutEndResult { code: Code::TransferFail as i32 };
+                    }
                     let object = Object { version: id, size: put.size, checksum: item.checksum, replicas };
                     self.objects.insert(put.key, object);
                     Code::Ok

@@ -431,7 +431,10 @@ impl State {
         self.objects.len()
     }
 
-    /// Whether a put of this key of a tenant is in flight.
+    /// Whether a put of this key of a tenant is in flight: it was started, and nothing has ended it yet.
+    ///
+    /// A put whose deadline has come is in flight until an entry gives it up. Each entry does so for 1,024 puts or more, and a
+    /// leader makes one every second. Keys are told apart by their hashes of 64 bits alone.
     #[must_use]
     pub fn is_being_written(&self, tenant: &str, key: &[u8]) -> bool {
         self.puts.is_being_written(KeyHash::of(tenant, key))

@@ -87,13 +87,7 @@ class Ranges(Connection):
             refuse("get_into_ranges", buffer_ptrs, NOT_SET_UP)
             return results
         ranges = _checked(link, buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)
-        codes = link.client.get_ranges_into(
-            [one.key for one in ranges],
-            [[one.address] for one in ranges],
-            [[one.size] for one in ranges],
-            [[one.offset] for one in ranges],
-        )
-        return _placed(results, ranges, codes)
+        return _placed(results, ranges, link.client.get_ranges_into([one.key for one in ranges], *_memory(ranges)))
 
     def prepare_get_into_ranges_snapshot(self, keys: Keys) -> RangedReadSnapshot:
         """Open the objects for `get_into_ranges_from_snapshot`, which then asks the masters nothing."""
@@ -119,20 +113,20 @@ class Ranges(Connection):
             refuse("get_into_ranges_from_snapshot", buffer_ptrs, NOT_SET_UP)
             return results
         ranges = _checked(link, buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)
-        opened = [(one, snapshot.get(one.key)) for one in ranges]
-        readable = [(one, session) for one, session in opened if not isinstance(session, int)]
-        codes = link.client.read_into(
-            [session for _, session in readable],
-            [[one.address] for one, _ in readable],
-            [[one.size] for one, _ in readable],
-            [[one.offset] for one, _ in readable],
-        )
-        _placed(
-            results,
-            [one for one, session in opened if isinstance(session, int)],
-            [session for _, session in opened if isinstance(session, int)],
-        )
-        return _placed(results, [one for one, _ in readable], codes)
+        readable, sessions = [], []
+        for one in ranges:
+            opened = snapshot.get(one.key)
+            if isinstance(opened, int):
+                _placed(results, [one], [opened])
+            else:
+                readable.append(one)
+                sessions.append(opened)
+        return _placed(results, readable, link.client.read_into(sessions, *_memory(readable)))
+
+
+def _memory(ranges: Sequence[_Range]) -> tuple[list[Numbers], list[Numbers], list[Numbers]]:
+    """Addresses, sizes and offsets for the native module."""
+    return [[one.address] for one in ranges], [[one.size] for one in ranges], [[one.offset] for one in ranges]
 
 
 def _refusals(all_keys: Sequence[Keys], all_dst_offsets: _RangeLists) -> list[list[list[int]]]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mooncake.store import _tensor_metadata_size
+import mc
+from mooncake.store import ReplicateConfig, _tensor_metadata_size
 from mooncake.store.tensor_layout import SIZE, InvalidLayout, Layout, Shard, pack, unpack
 
 
@@ -62,6 +63,38 @@ def test_objects_that_are_no_tensors(store: Any, key: str) -> None:
     assert store.get_tensor(key) is None
     assert store.put_tensor(f"{key}-none", None) == -600
     assert store.batch_put_tensor([f"{key}-a"], []) == [-600]
+
+
+class Late:
+    """A tensor of four bytes whose elements are there once it is contiguous. Then the caller changes its configuration."""
+
+    dtype, shape, is_cuda = "torch.uint8", (4,), False
+
+    def __init__(self, config: ReplicateConfig) -> None:
+        self.config, self.elements = config, (ctypes.c_ubyte * 4)()
+
+    def detach(self) -> Late:
+        return self
+
+    def contiguous(self) -> Late:
+        self.config.with_hard_pin = True
+        self.config.group_ids[:] = ["other"]
+        return self
+
+    def data_ptr(self) -> int:
+        return ctypes.addressof(self.elements)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_configuration_is_copied_when_a_call_for_tensors_begins(store: Any, key: str, ranks: int) -> None:
+    config = ReplicateConfig()
+    config.group_ids = ["mine"]
+    assert store.put(f"{key}-before", b"value", config) == 0
+    assert store.pub_tensor_with_tp(key, Late(config), config, tp_size=ranks) == 0
+    with mc.Client(store._link.settings.masters) as client:
+        before, tensor = client.describe(f"{key}-before"), client.describe(key if ranks == 1 else f"{key}_tp_1")
+    assert before is not None and tensor is not None
+    assert (tensor["pin"], tensor["group"]) == ("none", before["group"])
 
 
 @pytest.fixture

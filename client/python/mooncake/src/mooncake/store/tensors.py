@@ -152,8 +152,9 @@ class Tensors(Puts, Gets):
             return self._put_tensors(base_keys, tensors_list, config, upsert=False)
         if differ(base_keys, tensors_list):
             return refuse("put_tensor", base_keys, f"{len(tensors_list)} tensors")
+        repeated = _repeated(config, tp_size)
         parts = [_shards(key, tp_size, shards_of, tensor, tp_size, split_dim) for key, tensor in zip(base_keys, tensors_list, strict=True)]
-        return self._put_shards(base_keys, parts, config, tp_size)
+        return self._put_shards(base_keys, parts, repeated, tp_size)
 
     def put_tensor_with_tp_from(self, key: str, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> int:
         """`put_tensor_with_tp` of the tensor in a buffer with header and elements."""
@@ -203,6 +204,8 @@ class Tensors(Puts, Gets):
     def _put_tensors(self, keys: Keys, tensors: Sequence[Any], config: ReplicateConfig | None, *, upsert: bool) -> list[int]:
         if differ(keys, tensors):
             return refuse("put_tensor", keys, f"{len(tensors)} tensors")
+        # Before the tensors are looked at, which may have to be computed first.
+        config = copy.deepcopy(config)
         sources = [_source(key, source_of, tensor) for key, tensor in zip(keys, tensors, strict=True)]
         return self._put_sources(keys, sources, config, upsert=upsert)
 
@@ -215,7 +218,7 @@ class Tensors(Puts, Gets):
     def _put_shards(self, base_keys: Keys, parts: list[list[Source]], config: ReplicateConfig | None, ranks: int) -> list[int]:
         keys = [_of_rank(key, rank, ranks) for key in base_keys for rank in range(ranks)]
         sources = [source for part in parts for source in part]
-        codes = self._put_sources(keys, sources, _repeated(config, ranks), upsert=False)
+        codes = self._put_sources(keys, sources, config, upsert=False)
         by_key = (codes[start : start + ranks] for start in range(0, len(codes), ranks))
         return [next((code for code in of_key if code != OK), OK) for of_key in by_key]
 
@@ -271,10 +274,10 @@ def _read_elements(client: _native.Client, key: str, session: _native.GetSession
 
 
 def _repeated(config: ReplicateConfig | None, times: int) -> ReplicateConfig | None:
-    """The configuration for the parts of each key, which share its group and its session."""
+    """Copy of the configuration for the parts of each key, which share its group and its session."""
     if config is None:
         return None
-    repeated = copy.copy(config)
+    repeated = copy.deepcopy(config)
     for field in ("group_ids", "session_ids"):
         given = getattr(config, field)
         if given is not None:

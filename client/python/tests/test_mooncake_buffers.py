@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 from conftest import MIB, Open
 
-from cluster import PATIENCE, Cluster
-from mooncake.store import BufferPool, MooncakeDistributedStore
+from cluster import PATIENCE, Cluster, until
+from mooncake.store import BufferPool, MooncakeDistributedStore, MooncakeHostMemAllocator, allocator
 
 PAGE = 4096
 
@@ -148,7 +150,51 @@ def test_arguments_that_can_not_be_used(store: Any, one_master: Cluster, open_st
         BufferPool(store, MIB, alignment=12345)
     with pytest.raises(RuntimeError, match="positive"):
         BufferPool(store, MIB, min_size_class=0)
+    nothing: Any = None
+    for number in (nothing, float("inf")):
+        with pytest.raises(TypeError):
+            BufferPool(store, number)
+        with pytest.raises(TypeError):
+            BufferPool(store).acquire(number)
     with pytest.raises(RuntimeError, match="not initialized"):
         BufferPool(MooncakeDistributedStore())
     with pytest.raises(RuntimeError, match="local buffer"):
         BufferPool(open_store(one_master, segment=0, local_buffer=0))
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(store: Any) -> None:
+    pool = BufferPool(store)
+    lease = pool.acquire(PAGE)
+    locked, forked = threading.Event(), threading.Event()
+
+    def hold_locks() -> None:
+        with pool._changed, allocator._guard:
+            locked.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold_locks)
+    thread.start()
+    locked.wait()
+    child = os.fork()
+    if child == 0:
+        # Whatever happens, the child must not go on with the tests.
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="closed"):
+                pool.acquire(1)
+            lease.release()
+            memory = MooncakeHostMemAllocator()
+            address = memory.alloc(PAGE)
+            code = 0 if address and memory.free(address) == 0 else 2
+        finally:
+            os._exit(code)
+    forked.set()
+    thread.join()
+    try:
+        _, status = until("the child ends", lambda: ended if (ended := os.waitpid(child, os.WNOHANG))[0] else None)
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        raise
+    assert status == 0
+    lease.release()
+    pool.close()

@@ -11,6 +11,7 @@ from typing import NoReturn
 from mc import McError, _native
 
 _log = logging.getLogger(__name__)
+# Protects the field below. Renewed in a forked child, where a thread that the child does not have may hold it.
 _guard = threading.Lock()
 _allocated: dict[int, _native.Memory] = {}
 
@@ -67,3 +68,11 @@ def get_alloc_func_addr() -> NoReturn:
 def get_free_func_addr() -> NoReturn:
     """NotImplementedError: memory is freed by a method, not by a C function."""
     raise NotImplementedError("there is no C function that frees memory: use MooncakeHostMemAllocator().free(ptr)")
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from bisect import bisect_left, insort
+from operator import index
 from typing import TYPE_CHECKING, TypeAlias
 
 from mc import McError, _native
@@ -79,7 +82,7 @@ class BufferPool:
     """Registered buffers of one store, kept for the next use.
 
     They hold at most `max_bytes` together, or twice the store's `local_buffer_size`. `alignment` is checked; buffers
-    begin at a page.
+    begin at a page. In a forked child the pool is closed: the buffers are the parent's.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class BufferPool:
         prewarm_size: int | None = None,
         prewarm_count: int = 0,
     ) -> None:
+        max_bytes, min_size_class, alignment = map(index, (max_bytes, min_size_class, alignment))
         if min_size_class <= 0 or alignment <= 0:
             raise RuntimeError("min_size_class and alignment must be positive")
         if alignment < 8 or alignment & (alignment - 1):
@@ -118,11 +122,13 @@ class BufferPool:
         self._regions = 0
         self._leased = 0
         self._closed = False
+        _pools.add(self)
         if prewarm_size is not None and prewarm_count:
             self.prewarm(prewarm_size, prewarm_count)
 
     def acquire(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
         """A buffer of `size` bytes. RuntimeError if there is none, at once or after the time limit."""
+        size = index(size)
         if timeout is not None and timeout < 0:
             raise RuntimeError("timeout must be non-negative")
         length = self._length(size)
@@ -179,9 +185,9 @@ class BufferPool:
 
     def _find(self, length: int) -> _native.Memory | None:
         """A free buffer of at least that length, or a new one if the limits allow it."""
-        index = bisect_left(self._idle, (length,))
-        if index < len(self._idle):
-            return self._idle.pop(index)[2]
+        place = bisect_left(self._idle, (length,))
+        if place < len(self._idle):
+            return self._idle.pop(place)[2]
         while self._idle and not self._fits(length):
             self._free(self._idle.pop()[2])
         if not self._fits(length):
@@ -224,6 +230,22 @@ class BufferPool:
         self._regions -= 1
         self._store.unregister_buffer(memory.address)
 
+    def _leave_to_parent(self) -> None:
+        # A thread that the child does not have may hold the lock.
+        self._changed = threading.Condition()
+        self._closed = True
+
+
+_pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for pool in list(_pools):
+        pool._leave_to_parent()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 RegisteredBufferPool = BufferPool
 RegisteredBufferLease = BufferLease

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+import uvloop
 from conftest import MIB, Open
 
 from cluster import PATIENCE, Cluster, until
@@ -28,7 +29,7 @@ T = TypeVar("T")
 PAGE = 4096
 # A put may answer these: engines then count on their buffer being free again.
 SAFE_PUT_CODES = {0, -200, -703, -704, -705, -900, -901, -1700}
-SOAK_SECONDS = float(os.environ.get("MC_TEST_SOAK_SECONDS", "6"))
+SOAK_SECONDS = float(os.environ.get("MC_TEST_SOAK_SECONDS", "60"))
 
 
 def ends(call: Callable[[], T]) -> T:
@@ -264,15 +265,58 @@ def test_interrupts(own_master: Cluster) -> None:
     assert process.returncode == 0
 
 
-def _loops() -> list[Any]:
+MEMORY = np.zeros(PAGE, dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda store, key: store.get(key), id="get"),
+        pytest.param(lambda store, key: store.get_into(key, MEMORY.ctypes.data, PAGE), id="get_into"),
+        pytest.param(lambda store, key: store.put(key, b"value"), id="put"),
+        pytest.param(lambda store, key: store.put_from(key, MEMORY.ctypes.data, PAGE), id="put_from"),
+        pytest.param(lambda store, key: store.is_exist(key), id="is_exist"),
+        pytest.param(lambda store, key: store.get_size(key), id="get_size"),
+        pytest.param(lambda store, key: store.remove(key), id="remove"),
+    ],
+)
+def test_interrupts_of_calls(own_master: Cluster, open_store: Open, key: str, call: Callable[[Any, str], object]) -> None:
+    store = open_store(own_master)
+    master = own_master.masters[0].process
+    assert master is not None
+    # Whether a call is under way, and which state the client was in when it was interrupted.
+    calling, states = threading.Event(), [-1]
+
+    def interrupt(*_: object) -> None:
+        states.append(store.health_check() if calling.is_set() else -1)
+        raise KeyboardInterrupt
+
+    def interrupted_while_it_waited() -> bool:
+        """Whether the call was under way. It ends by itself once the client finds that there is no leader."""
+        master.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                calling.set()
+                call(store, key)
+                calling.clear()
+                until("the signal comes", lambda: None)
+        finally:
+            master.send_signal(signal.SIGCONT)
+        until("the leader is found again", lambda: store.health_check() == 0)
+        return states[-1] == 0
+
+    previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        import uvloop
-    except ImportError:
-        return [asyncio.new_event_loop]
-    return [asyncio.new_event_loop, uvloop.new_event_loop]
+        until("a call was interrupted while it waited", interrupted_while_it_waited)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert store.put(f"{key}-after", b"value") == 0
+    assert store.get(f"{key}-after") == b"value"
 
 
-@pytest.mark.parametrize("loop", _loops())
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_asyncio(one_master: Cluster, key: str, loop: Any) -> None:
     async def use() -> None:
         store = MooncakeDistributedStoreAsync()

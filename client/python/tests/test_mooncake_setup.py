@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import MIB
 
-from cluster import Cluster, free_ports
+from cluster import Cluster, free_ports, until
 from mooncake.engine import TransferEngine
 from mooncake.mooncake_config import MooncakeConfig
-from mooncake.store import MooncakeDistributedStore
+from mooncake.store import MooncakeDistributedStore, link
 from mooncake.store.addresses import NoRoute, parse_masters, route_to, split_host_port
 from mooncake.store.settings import InvalidSettings, Settings, from_arguments, from_mapping
 
@@ -90,10 +93,20 @@ def test_sizes(size: str | int, count: int) -> None:
     assert mapping(global_segment_size=size).segment == count
 
 
-@pytest.mark.parametrize("size", ["50%", "", "mb", "-1", -1, "1023kb"])
-def test_sizes_that_are_none(size: str | int) -> None:
+@pytest.mark.parametrize("size", ["50%", "", "mb", "-1", -1, "1023kb", float("inf"), float("nan")])
+def test_sizes_that_are_none(size: str | float) -> None:
     with pytest.raises(InvalidSettings, match="global_segment_size"):
         mapping(global_segment_size=size)
+
+
+def test_an_argument_of_a_wrong_type_is_named() -> None:
+    store = MooncakeDistributedStore()
+    arguments: list[Any] = ["localhost", "", MIB, MIB, "tcp", "", "m:1", None, False, "", "default"]
+    names = ["local_hostname", "", "global_segment_size", "local_buffer_size", "protocol", "rdma_devices", "master_server_addr"]
+    for place, name in [*enumerate(names), (10, "tenant_id")]:
+        if name:
+            with pytest.raises(TypeError, match=rf"^setup\(\): {name}"):
+                store.setup(*arguments[:place], None, *arguments[place + 1 :])
 
 
 def test_the_local_cache_has_the_size_of_the_local_buffer_or_of_the_variable() -> None:
@@ -312,6 +325,52 @@ def test_segments_after_setup(one_master: Cluster) -> None:
     for one in added:
         assert store.unmount_and_free_segment(one["segment_ids"]) == 0
         assert store.unmount_segment(one["segment_ids"]) == -600
+    close(store)
+
+
+def test_a_segment_that_was_refused_is_not_mounted_later(own_master: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MooncakeDistributedStore()
+    assert store.setup("localhost", "", MIB, MIB, "tcp", "", own_master.addresses) == 0
+    master = own_master.masters[0].process
+    assert master is not None
+    master.send_signal(signal.SIGSTOP)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("mooncake.store.link.SETUP_SECONDS", 0.1)
+        assert store.allocate_and_mount_segment(2 * MIB) == {"ret": -600, "segment_ids": [], "allocated_size": 0}
+    master.send_signal(signal.SIGCONT)
+    # The masters are told of all segments at once.
+    assert store.allocate_and_mount_segment(4 * MIB)["ret"] == 0
+
+    def capacity() -> int:
+        return int(own_master.masters[0].status()["stores"][0]["capacity_bytes"])
+
+    until("the pool has the other two alone", lambda: capacity() == 5 * MIB)
+    close(store)
+
+
+def test_the_waits_of_a_setup_end_within_ten_seconds_together(one_master: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, left = 0.0, []
+
+    def connect(settings: Settings, store: Any, deadline: float) -> Any:
+        nonlocal now
+        left.append(deadline - now)
+        now += 8
+        return connect_at_once(settings, store, time.monotonic() + 60)
+
+    def start_store(settings: Settings, segments: list[int]) -> Any:
+        nonlocal now
+        now += 100
+        return start_at_once(settings, segments)
+
+    connect_at_once, start_at_once = link._connect, link._start_store
+    monkeypatch.setattr(link, "_connect", connect)
+    monkeypatch.setattr(link, "_start_store", start_store)
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: now))
+    store = MooncakeDistributedStore()
+    store.setup("localhost", "", MIB, MIB, "tcp", "", one_master.addresses)
+    # Masters took 8 s for the first answer. The memory of the segment took longer, which is no wait for them.
+    assert left == [9.5, 1.5]
+    monkeypatch.undo()
     close(store)
 
 

@@ -144,12 +144,25 @@ impl Store {
         })
     }
 
-    /// Mounts a further segment, and returns its number.
+    /// Mounts a further segment, and returns its number. One that no leader has mounted within the time is given up.
     #[pyo3(signature = (size, timeout = 10.0))]
     fn mount(&self, py: Python<'_>, size: u64, timeout: f64) -> PyResult<u64> {
         let (segments, timeout) = (self.with(py, mc_store::Store::segments)?, seconds("timeout", timeout)?);
-        let mounted = process::wait(py, async move { segments.mount(ByteSize(size), timeout).await })?;
-        mounted.map(|number| number as u64).map_err(|failed| segment_error(py, &failed))
+        let mounted = process::wait(py, async move {
+            let mounted = segments.mount(ByteSize(size), timeout).await;
+            if let Err(SegmentError::Pending { number, .. }) = &mounted {
+                // Its number is known here alone, so nobody else could take it out of the pool later. The store goes on asking for that.
+                let _pending = segments.unmount(*number, Duration::ZERO).await;
+            }
+            mounted
+        })?;
+        mounted.map(|number| number as u64).map_err(|failed| match failed {
+            SegmentError::Pending { number, within } => {
+                let why = format!("no leader mounted segment {number} within {within:?}: it was given up");
+                error::raised(py, Code::RpcTimeout, false, &why)
+            }
+            failed => segment_error(py, &failed),
+        })
     }
 
     /// Unmounts a segment, with all replicas in it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from operator import index
 from typing import SupportsIndex
@@ -13,9 +14,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)i?b?")
 def parse_size(value: str | SupportsIndex | float) -> int:
     """Bytes of `value`: a number, or text such as "4gb", "16 MB", "1.5g" or "1024". Units are powers of 1024.
 
-    ValueError for anything else.
+    TypeError for a value of another type, and ValueError for one that is no size.
     """
     if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value!r} is not a size")
         size = int(value)
     elif isinstance(value, str):
         match = _SIZE.fullmatch(value.strip().lower())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, overload
 
 from mc import McError
@@ -53,10 +52,10 @@ class Connection:
               enable_client_http_server=False, client_http_port=9300, enable_embedded_master=False) -> int
         setup(config: dict) -> int
 
-        Returns 0, or a negative number within ten seconds; the log then says what was tried. TypeError names an unknown
-        argument. The environment variable MC_MASTERS takes the place of the masters' address, MC_LOCAL_CACHE that of
-        the local cache's size, and MC_PUT_TIMEOUT is the time limit of a put in seconds: 0.9 by default after
-        setup(config), 10 after the other form.
+        Returns 0, or a negative number within ten seconds, not counted the time in which the kernel provides the memory;
+        the log then says what was tried. TypeError names an argument that is unknown or of a wrong type. The environment
+        variable MC_MASTERS takes the place of the masters' address, MC_LOCAL_CACHE that of the local cache's size, and
+        MC_PUT_TIMEOUT is the time limit of a put in seconds: 0.9 by default after setup(config), 10 after the other form.
         """
         try:
             wanted = _read_arguments(args, kwargs)
@@ -75,13 +74,7 @@ class Connection:
         if not (os.environ.get("MC_MASTERS") or os.environ.get("MOONCAKE_MASTER")):
             _log.error("setup_dummy(%r): set MC_MASTERS to the masters' addresses", server_address)
             return INVALID_PARAMS
-        config = {"local_hostname": "localhost", "global_segment_size": 0, "local_buffer_size": local_buffer_size}
-        try:
-            wanted = _settings.from_mapping(os.environ, config)
-        except _settings.InvalidSettings as error:
-            _log.error("setup_dummy: %s", error)
-            return INVALID_PARAMS
-        return self._open(replace(wanted, put_seconds=_settings.put_seconds(os.environ)))
+        return self.setup("localhost", "", 0, local_buffer_size)
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int, /) -> int:
         """Upstream's shorthand of `setup`: this host, and masters by MC_MASTERS, MOONCAKE_MASTER or on this host."""

@@ -78,7 +78,7 @@ class Link:
         """Adds a segment to the pool and returns its number, with the embedded store that the first one needs."""
         with self.mounting:
             if self.store is not None:
-                return self.store.mount(size)
+                return self.store.mount(size, SETUP_SECONDS)
             started = _start_store(self.settings, [size])
             if not started.wait_mounted(SETUP_SECONDS):
                 started.stop(_STOP_SECONDS)
@@ -118,17 +118,17 @@ _closes_at_exit = False
 def open_link(settings: Settings) -> Link:
     """Finds a leader, starts the embedded store and waits until its segment is mounted.
 
-    The search for a leader ends after ten seconds, and so does the wait for the mount. SetupFailed says what was tried.
-    Nothing is left running then.
+    Both waits end within ten seconds together. Not counted is the time in which the kernel provides the segment's memory: seconds for
+    tens of gigabytes. SetupFailed says what was tried. Nothing is left running then.
     """
     _native_log.start()
-    store = None
+    deadline, store, client = time.monotonic() + SETUP_SECONDS - _CLEANUP_SECONDS, None, None
     if settings.segment:
-        # A store touches all of its memory when it starts, which takes seconds for tens of gigabytes, so a leader is
-        # looked for first.
-        _connect(replace(settings, cache=0), None, _deadline()).close()
+        # A store touches all of its memory when it starts, so a leader is looked for first.
+        _connect(replace(settings, cache=0), None, deadline).close()
+        begun = time.monotonic()
         store = _start_store(settings, [settings.segment])
-    deadline, client = _deadline(), None
+        deadline += time.monotonic() - begun
     try:
         client = _connect(settings, store, deadline)
         if store is not None and not store.wait_mounted(max(deadline - time.monotonic(), 0.0)):
@@ -149,12 +149,10 @@ def open_link(settings: Settings) -> Link:
     return link
 
 
-def _deadline() -> float:
-    return time.monotonic() + SETUP_SECONDS - _CLEANUP_SECONDS
-
-
 def _connect(settings: Settings, store: _native.Store | None, deadline: float) -> _native.Client:
-    while True:
+    tried = ""
+    # A leader may be elected any moment: attempts are short, and go on until the deadline.
+    while time.monotonic() + _ATTEMPT_SECONDS <= deadline:
         try:
             return _native.Client(
                 settings.masters,
@@ -173,12 +171,11 @@ def _connect(settings: Settings, store: _native.Store | None, deadline: float) -
             if error.name != "NO_LEADER":
                 # The masters answer, and refuse this client.
                 raise SetupFailed(str(error)) from None
-            # A leader may be elected any moment: attempts are short, and go on until the deadline.
-            if time.monotonic() + _ATTEMPT_SECONDS > deadline:
-                raise SetupFailed(
-                    f"no leader found within {SETUP_SECONDS:g} s at {settings.masters}: {error}. Check that the masters"
-                    " run; MC_MASTERS, if set, takes the place of the address in the arguments"
-                ) from None
+            tried = f": {error}"
+    raise SetupFailed(
+        f"no leader found within {SETUP_SECONDS:g} s at {settings.masters}{tried}. Check that the masters run; MC_MASTERS, if"
+        " set, takes the place of the address in the arguments"
+    )
 
 
 def _start_store(settings: Settings, segments: list[int]) -> _native.Store:

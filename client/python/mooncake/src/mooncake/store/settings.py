@@ -78,11 +78,16 @@ def from_arguments(
     client_http_port: int = 9300,
     enable_embedded_master: bool = False,
 ) -> Settings:
-    """Settings of a positional or keyword call. TypeError names an unknown or missing argument.
+    """Settings of a positional or keyword call. TypeError names an argument that is unknown, missing or of another type.
 
     `metadata_server` and `engine` are accepted and not needed: the masters know the stores, and clients open their own
     connections. `ssd_offload_path` and `client_http_port` belong to options without effect.
     """
+    texts = {"local_hostname": local_hostname, "protocol": protocol, "rdma_devices": rdma_devices}
+    texts |= {"master_server_addr": master_server_addr, "tenant_id": tenant_id}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"setup(): {name} is text, not {type(text).__name__}")
     del metadata_server, engine, ssd_offload_path, client_http_port
     _warn_without_effect({"enable_ssd_offload": enable_ssd_offload, "enable_client_http_server": enable_client_http_server})
     return _settings(
@@ -155,7 +160,7 @@ def _settings(
         rdma=rdma,
         rdma_devices=rdma_devices if rdma and rdma_devices != "auto-discovery" else "",
         tenant="" if tenant == "default" else tenant,
-        put_seconds=put_seconds(environ, default_put_seconds),
+        put_seconds=_put_seconds(environ, default_put_seconds),
     )
 
 
@@ -180,7 +185,7 @@ def _masters(environ: Mapping[str, str], argument: str) -> str:
     return masters
 
 
-def put_seconds(environ: Mapping[str, str], default: float = _PUT_SECONDS) -> float:
+def _put_seconds(environ: Mapping[str, str], default: float) -> float:
     """Time limit of a put: MC_PUT_TIMEOUT, or else `default`."""
     text = environ.get("MC_PUT_TIMEOUT")
     if not text:
@@ -197,6 +202,8 @@ def put_seconds(environ: Mapping[str, str], default: float = _PUT_SECONDS) -> fl
 def _size(name: str, value: str | SupportsIndex) -> int:
     try:
         return parse_size(value)
+    except TypeError as error:
+        raise TypeError(f"setup(): {name}: {error}") from None
     except ValueError as error:
         raise InvalidSettings(f"{name}: {error}") from None
 

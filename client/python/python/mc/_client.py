@@ -259,7 +259,11 @@ class WriteSession:
 
 
 class Registration:
-    """Registered memory, until it is closed or the client ends. The client keeps the memory until then, also if this object goes away."""
+    """Registered memory, until it is closed or the client ends. The client keeps the memory until then, also if this object goes away.
+
+    Close it if the memory's object refers to the client, directly or not: the garbage collector can't see that the client keeps the
+    memory, because devices may still write to what the collector would free.
+    """
 
     def __init__(self, opened: Opened, raw: _memory.Raw) -> None:
         opened.client.register(raw.address, raw.length)

@@ -76,6 +76,27 @@ class Process:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def pause(self) -> None:
+        """Stops it where it is. It does nothing more when this returns: a thread may run for a while after the signal."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+
+        def stopped() -> bool:
+            try:
+                # The state comes after the name, which is in parentheses.
+                states = {(thread / "stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] for thread in threads.iterdir()}
+            except FileNotFoundError:
+                # One has ended meanwhile.
+                return False
+            return states == {"T"}
+
+        until(f"{self.name} is stopped", stopped)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
     def _end(self, number: int) -> None:
         if self.process is not None:
             self.process.send_signal(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -66,16 +65,14 @@ def test_a_cancelled_call_ends_when_nothing_touches_its_memory(run: Run, own_mas
         client = mc.AsyncClient(own_master.addresses, segment="1mb", local_cache=0, call_timeout=60, leader_timeout=60)
         async with client:
             await client.put("k", b"v")
-            process = own_master.masters[0].process
-            assert process is not None
-            process.send_signal(signal.SIGSTOP)
+            own_master.masters[0].pause()
             target = bytearray(16)
             task = asyncio.ensure_future(client.get_into("k", target))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(task, 0.2)
             # Its export has ended, so the memory can be resized.
             target.clear()
-            process.send_signal(signal.SIGCONT)
+            own_master.masters[0].resume()
             assert await client.get("k") == b"v"
 
     run(main())
@@ -84,13 +81,11 @@ def test_a_cancelled_call_ends_when_nothing_touches_its_memory(run: Run, own_mas
 def test_closing_a_client_ends_the_calls_under_way(run: Run, own_master: Cluster) -> None:
     async def main() -> None:
         client = await mc.AsyncClient(own_master.addresses, local_cache=0, call_timeout=60, leader_timeout=60).connect()
-        process = own_master.masters[0].process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        own_master.masters[0].pause()
         calls = [asyncio.ensure_future(client.get("k")) for _ in range(10)]
         await asyncio.sleep(0)
         await client.close()
-        process.send_signal(signal.SIGCONT)
+        own_master.masters[0].resume()
         assert all(isinstance(error, RuntimeError) for error in await asyncio.gather(*calls, return_exceptions=True))
 
     run(main())
@@ -100,16 +95,14 @@ def test_memory_is_kept_for_a_call_whose_coroutine_is_gone(own_master: Cluster) 
     async def main() -> None:
         async with mc.AsyncClient(own_master.addresses, segment="1mb", local_cache=0) as client:
             await client.put("k", b"v" * 65536)
-            process = own_master.masters[0].process
-            assert process is not None
-            process.send_signal(signal.SIGSTOP)
+            own_master.masters[0].pause()
             target = bytearray(65536)
             call = client.get_into("k", target)
             call.send(None)
             call.close()
             with pytest.raises(BufferError):
                 target.clear()
-            process.send_signal(signal.SIGCONT)
+            own_master.masters[0].resume()
             while True:
                 with contextlib.suppress(BufferError):
                     target.clear()

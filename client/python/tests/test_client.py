@@ -314,13 +314,12 @@ def test_dropping_a_client_unmounts_its_store(own_master: Cluster) -> None:
 
 def test_ctrl_c_interrupts_a_call(own_master: Cluster) -> None:
     with mc.Client(own_master.addresses, segment="1mb", local_cache=0, call_timeout=60, leader_timeout=60) as client:
-        assert own_master.masters[0].process is not None
-        own_master.masters[0].process.send_signal(signal.SIGSTOP)
+        own_master.masters[0].pause()
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             client.get("k")
-        own_master.masters[0].process.send_signal(signal.SIGCONT)
+        own_master.masters[0].resume()
 
 
 IN_ANOTHER_PROCESS = """

@@ -282,8 +282,7 @@ MEMORY = np.zeros(PAGE, dtype=np.uint8)
 )
 def test_interrupts_of_calls(own_master: Cluster, open_store: Open, key: str, call: Callable[[Any, str], object]) -> None:
     store = open_store(own_master)
-    master = own_master.masters[0].process
-    assert master is not None
+    master = own_master.masters[0]
     # Whether a call is under way, and which state the client was in when it was interrupted.
     calling, states = threading.Event(), [-1]
 
@@ -293,7 +292,7 @@ def test_interrupts_of_calls(own_master: Cluster, open_store: Open, key: str, ca
 
     def interrupted_while_it_waited() -> bool:
         """Whether the call was under way. It ends by itself once the client finds that there is no leader."""
-        master.send_signal(signal.SIGSTOP)
+        master.pause()
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
@@ -303,7 +302,7 @@ def test_interrupts_of_calls(own_master: Cluster, open_store: Open, key: str, ca
                 calling.clear()
                 until("the signal comes", lambda: None)
         finally:
-            master.send_signal(signal.SIGCONT)
+            master.resume()
         until("the leader is found again", lambda: store.health_check() == 0)
         return states[-1] == 0
 

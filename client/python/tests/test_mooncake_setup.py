@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import time
 from pathlib import Path
@@ -331,18 +330,17 @@ def test_segments_after_setup(one_master: Cluster) -> None:
 def test_a_segment_that_was_refused_is_not_mounted_later(own_master: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MooncakeDistributedStore()
     assert store.setup("localhost", "", MIB, MIB, "tcp", "", own_master.addresses) == 0
-    master = own_master.masters[0].process
-    assert master is not None
-    master.send_signal(signal.SIGSTOP)
+    master = own_master.masters[0]
+    master.pause()
     with monkeypatch.context() as impatient:
         impatient.setattr("mooncake.store.link.SETUP_SECONDS", 0.1)
-        assert store.allocate_and_mount_segment(2 * MIB) == {"ret": -600, "segment_ids": [], "allocated_size": 0}
-    master.send_signal(signal.SIGCONT)
+        assert store.allocate_and_mount_segment(2 * MIB) == {"ret": -901, "segment_ids": [], "allocated_size": 0}
+    master.resume()
     # The masters are told of all segments at once.
     assert store.allocate_and_mount_segment(4 * MIB)["ret"] == 0
 
     def capacity() -> int:
-        return int(own_master.masters[0].status()["stores"][0]["capacity_bytes"])
+        return int(master.status()["stores"][0]["capacity_bytes"])
 
     until("the pool has the other two alone", lambda: capacity() == 5 * MIB)
     close(store)

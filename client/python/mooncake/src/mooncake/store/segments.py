@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from mc import McError, _native
 
-from .codes import OK
+from .codes import OK, RPC_FAIL, upstream
 from .connection import Connection
 from .link import SetupFailed
 from .shapes import NOT_SET_UP, refuse
@@ -31,7 +31,10 @@ class Segments(Connection):
         try:
             number = link.mount(size)
         except (SetupFailed, McError) as error:
-            return _not_mounted(refuse("allocate_and_mount_segment", [None], str(error))[0])
+            invalid = refuse("allocate_and_mount_segment", [None], str(error))[0]
+            if isinstance(error, McError):
+                return _not_mounted(upstream(error.code))
+            return _not_mounted(invalid if error.invalid else RPC_FAIL)
         return {"ret": OK, "segment_ids": [f"{link.name}/{number}"], "allocated_size": size}
 
     def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:

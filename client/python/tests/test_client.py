@@ -245,6 +245,25 @@ def test_memory_is_registered_once(client: mc.Client, key: str) -> None:
         client.register(bytearray())
 
 
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_registered_memory_is_kept_while_a_session_has_the_client(one_master: Cluster, key: str, kind: str) -> None:
+    class Pool(bytearray):
+        """Memory that can be referred to weakly."""
+
+    client = mc.Client(one_master.addresses, segment="16mb")
+    client.put(key, b"value")
+    session: object = client.read_session(key) if kind == "read" else client.write_session(f"{key}-written", 5)
+    pool = Pool(1 << 16)
+    client.register(pool)
+    gone = weakref.ref(pool)
+    del client, pool
+    gc.collect()
+    assert gone() is not None
+    del session
+    gc.collect()
+    assert gone() is None
+
+
 def test_registered_memory_is_kept_until_it_is_unregistered(client: mc.Client) -> None:
     pool = bytearray(1 << 16)
     client.register(pool)

@@ -132,17 +132,17 @@ class Client:
     def read_session(self, key: Key) -> ReadSession | None:
         """Opens a session to read one version of an object range by range; ``None`` is a miss."""
         session = _calls.only(self._native.open_gets([key]))
-        return None if session is None else ReadSession(self._native, session)
+        return None if session is None else ReadSession(self._opened, session)
 
     def read_sessions(self, keys: Sequence[Key]) -> builtins.list[ReadSession | None | McError]:
         """Opens sessions with one call to the leader."""
         opened = self._native.open_gets(keys)
-        return [ReadSession(self._native, item) if isinstance(item, _native.GetSession) else item for item in opened]
+        return [ReadSession(self._opened, item) if isinstance(item, _native.GetSession) else item for item in opened]
 
     def write_session(self, key: Key, size: int, **options: Unpack[PutOptions]) -> WriteSession | None:
         """Opens a session to put an object range by range; ``None``: the key exists."""
         session = _calls.only(self._native.open_puts([key], [size], put_options(options)))
-        return None if session is None else WriteSession(self._native, session)
+        return None if session is None else WriteSession(self._opened, session)
 
     # Memory.
 
@@ -184,8 +184,9 @@ class Client:
 class ReadSession:
     """One version of an object that is read range by range, for example layer by layer. Its read lease is renewed until it is closed."""
 
-    def __init__(self, client: _native.Client, session: _native.GetSession) -> None:
-        self._client, self._session = client, session
+    def __init__(self, opened: Opened, session: _native.GetSession) -> None:
+        # What the client keeps as long as it lives, such as registered memory, has to stay with it.
+        self._opened, self._client, self._session = opened, opened.client, session
 
     @property
     def size(self) -> int:
@@ -219,8 +220,9 @@ class ReadSession:
 class WriteSession:
     """An object that is put range by range. The end of a ``with`` block finishes it, an exception in it gives it up."""
 
-    def __init__(self, client: _native.Client, session: _native.PutSession) -> None:
-        self._client, self._session = client, session
+    def __init__(self, opened: Opened, session: _native.PutSession) -> None:
+        # As in a session that reads.
+        self._opened, self._client, self._session = opened, opened.client, session
         self._open = True
 
     @property

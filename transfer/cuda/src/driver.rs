@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libloading::os::unix::{Library, RTLD_NOW};
 
@@ -71,8 +72,8 @@ functions! {
     fn cuDevicePrimaryCtxRelease_v2(c_int);
     fn cuCtxPushCurrent_v2(*mut c_void);
     fn cuCtxPopCurrent_v2(*mut *mut c_void);
-    fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-    fn cuMemFreeHost(*mut c_void);
+    fn cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    fn cuMemHostUnregister(*mut c_void);
     fn cuStreamCreate(*mut *mut c_void, c_uint);
     fn cuStreamDestroy_v2(*mut c_void);
     fn cuStreamSynchronize(*mut c_void);
@@ -81,18 +82,30 @@ functions! {
 }
 
 impl Cuda {
-    /// Returns the driver, or `None` while nothing in this process has loaded it: then none of its memory is a device's.
+    /// Returns the driver, or `None` while nothing in this process has loaded it: then none of its memory is a device's. That takes
+    /// some ten nanoseconds.
     ///
     /// # Errors
     /// When the driver lacks a function.
     pub fn of_this_process() -> Result<Option<&'static Self>, CudaError> {
         static FOUND: OnceLock<Cuda> = OnceLock::new();
+        /// Libraries that had been loaded when the driver was last missing.
+        static MISSING_AT: AtomicU64 = AtomicU64::new(0);
         if let Some(cuda) = FOUND.get() {
             return Ok(Some(cuda));
         }
+        // A look for a library that is missing opens files, so there is none before another library is loaded. The number is read before
+        // the look: a library that is loaded meanwhile is one more at the next call.
+        let loaded = loaded_libraries();
+        if MISSING_AT.load(Ordering::Relaxed) == loaded {
+            return Ok(None);
+        }
         // SAFETY: it is loaded already, so nothing of it is run.
-        let loaded = unsafe { Library::open(Some(NAME), RTLD_NOW | libc::RTLD_NOLOAD) };
-        let Ok(library) = loaded else { return Ok(None) };
+        let library = unsafe { Library::open(Some(NAME), RTLD_NOW | libc::RTLD_NOLOAD) };
+        let Ok(library) = library else {
+            MISSING_AT.store(loaded, Ordering::Relaxed);
+            return Ok(None);
+        };
         // SAFETY: the library of that name is the CUDA driver.
         let cuda = unsafe { Self::of(library) };
         let cuda = cuda.map_err(|why| CudaError::new("be used from this driver", why.to_string()))?;
@@ -132,6 +145,20 @@ impl Cuda {
     }
 }
 
+/// Number of libraries that this process has loaded since it began, also of those that it has unloaded since.
+fn loaded_libraries() -> u64 {
+    unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
+        // SAFETY: the description of a library, valid during the call, and room for the answer.
+        unsafe { *loaded.cast::<u64>() = (*info).dlpi_adds };
+        // Enough: each description has the number.
+        1
+    }
+    let mut loaded = 0u64;
+    // SAFETY: a function of that signature, and room for its answer.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut loaded).cast()) };
+    loaded
+}
+
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cuda")
@@ -162,6 +189,12 @@ impl Device {
         let done = unsafe { (self.cuda.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         self.cuda.check("open the primary context of a device", done)?;
         Ok(Context { cuda: self.cuda, device, context })
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {}", self.ordinal)
     }
 }
 

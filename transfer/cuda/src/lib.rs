@@ -7,4 +7,4 @@ mod driver;
 mod stage;
 
 pub use driver::{Cuda, CudaError, Device};
-pub use stage::Stage;
+pub use stage::{Copy, Stage, Towards};

@@ -1,164 +1,168 @@
 //! Copies through pinned memory.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 use std::fmt;
-use std::ptr;
-use std::slice;
+use std::ptr::{self, NonNull};
 
-use crate::driver::{Context, CudaError, Current, Device};
+use crate::driver::{Context, CudaError, Device};
 
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all contexts.
 const PORTABLE: c_uint = 1;
 /// `CU_STREAM_DEFAULT`: copies wait for what the caller has given the default stream before, as plain copies do.
 const AFTER_DEFAULT_STREAM: c_uint = 0;
 
-/// Two pinned buffers, through which bytes go between the memory of a device and the host. While the device copies to or from one, the
-/// caller works with the other.
+/// Host memory that is pinned for devices, through which bytes go to and from theirs.
 pub struct Stage {
-    /// Each with a stream of its own.
-    buffers: [Buffer; 2],
-    piece: usize,
+    base: NonNull<u8>,
+    len: usize,
+    /// One for each device that it was used with.
+    lanes: Vec<Lane>,
+    /// Whether a copy may still be under way, because the driver could not wait for it.
+    is_lost: bool,
+    pinned_in: Context,
+}
+
+/// Bytes in the memory of a device, and their place in the host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// The device.
+    pub device: Device,
+    /// Address of the first byte there.
+    pub address: u64,
+    /// Offset in the host memory.
+    pub at: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// Where copies go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    /// The host memory.
+    Host,
+    /// The memory of devices.
+    Devices,
+}
+
+/// A stream of a device.
+struct Lane {
     device: Device,
-    /// Whether a copy may still be under way, because the driver could not wait for it. Then the buffers are left to
-    /// the driver, which frees them with its context.
-    is_lost: Cell<bool>,
+    stream: *mut c_void,
     context: Context,
 }
 
-/// A pinned buffer, and the stream of its copies. Null where it was not made.
-struct Buffer {
-    memory: *mut u8,
-    stream: *mut c_void,
-}
-
-// SAFETY: only reached through a unique reference, and any thread may wait for a stream.
-unsafe impl Send for Buffer {}
+// SAFETY: the memory is the caller's, who lets any thread use it, and so does the driver with a stream.
+unsafe impl Send for Stage {}
+// SAFETY: a shared reference gives nothing to do.
+unsafe impl Sync for Stage {}
 
 impl Stage {
-    /// Allocates buffers of `piece` bytes each.
+    /// Pins host memory. A device stands for all: each can copy to and from it.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until the stage is dropped; for ever if it [is lost](Self::is_lost) then.
     ///
     /// # Errors
     /// [`CudaError`].
-    pub fn new(device: Device, piece: usize) -> Result<Self, CudaError> {
-        let context = device.context()?;
-        let none = || Buffer { memory: ptr::null_mut(), stream: ptr::null_mut() };
-        let piece = piece.max(1);
-        let mut made = Self { buffers: [none(), none()], piece, device, is_lost: Cell::new(false), context };
-        let cuda = made.context.cuda;
-        let current = made.context.enter()?;
-        for Buffer { memory, stream } in &mut made.buffers {
-            // SAFETY: room for the answer. This thread has the context.
-            let done = unsafe { (cuda.cuMemHostAlloc)((&raw mut *memory).cast(), piece, PORTABLE) };
-            cuda.check("pin memory", done)?;
-            // SAFETY: the memory that was just allocated.
-            unsafe { memory.write_bytes(0, piece) };
-            // SAFETY: as above.
-            let done = unsafe { (cuda.cuStreamCreate)(&raw mut *stream, AFTER_DEFAULT_STREAM) };
-            cuda.check("make a stream", done)?;
-        }
+    pub unsafe fn new(device: Device, base: NonNull<u8>, len: usize) -> Result<Self, CudaError> {
+        let pinned_in = device.context()?;
+        let current = pinned_in.enter()?;
+        // SAFETY: the caller's memory. This thread has a context.
+        let done = unsafe { (pinned_in.cuda.cuMemHostRegister_v2)(base.as_ptr().cast(), len, PORTABLE) };
+        pinned_in.cuda.check("pin memory", done)?;
         drop(current);
-        Ok(made)
+        Ok(Self { base, len, lanes: Vec::new(), is_lost: false, pinned_in })
     }
 
-    /// The device.
+    /// Whether a copy may still be under way, so that the memory has to stay for ever.
     #[must_use]
-    pub fn device(&self) -> Device {
-        self.device
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
-    /// Reads memory of the device, in order and in pieces: `take` gets each, while the next one is copied.
+    /// Copies, and returns when no copy is under way any more, also on an error.
     ///
     /// # Safety
-    /// The range must lie in memory of the device that stays allocated until this returns, and nothing may write to it meanwhile.
+    /// Each range of a device must lie in memory of it that stays allocated until this returns, and nothing may write to what is read or use
+    /// what is written meanwhile.
     ///
     /// # Errors
-    /// [`CudaError`], or the first error of `take`. In any case no copy is under way any more.
-    pub unsafe fn read<E: From<CudaError>>(
-        &mut self,
-        from: u64,
-        len: usize,
-        mut take: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let (copies, cuda) = (Copies::begin(self)?, self.context.cuda);
-        let piece = |nth: usize| self.piece.min(len - nth * self.piece);
-        let count = len.div_ceil(self.piece);
-        let start = |nth: usize| {
-            let (buffer, from) = (&self.buffers[nth % 2], from + (nth * self.piece) as u64);
-            // SAFETY: the caller's memory, and a buffer of that size, which nothing uses until its stream has been waited for.
-            let done =
-                unsafe { (cuda.cuMemcpyDtoHAsync_v2)(buffer.memory.cast(), from, piece(nth), buffer.stream) };
-            cuda.check("copy from a device", done)
-        };
-        if count > 0 {
-            start(0)?;
+    /// [`CudaError`]. The bytes at the destination are unspecified then.
+    ///
+    /// # Panics
+    /// When a copy would not be inside of the host memory.
+    pub unsafe fn copy(&mut self, towards: Towards, copies: &[Copy]) -> Result<(), CudaError> {
+        if self.is_lost {
+            return Err(CudaError::new("copy", "an earlier copy did not end"));
         }
-        for nth in 0..count {
-            if nth + 1 < count {
-                // Into the buffer that `take` had before.
-                start(nth + 1)?;
+        for copy in copies {
+            let fits = self.len.checked_sub(copy.len).is_some_and(|most| copy.at <= most);
+            assert!(fits, "{copy:?} does not fit into {} bytes", self.len);
+        }
+        let begun = copies
+            .chunk_by(|one, next| one.device == next.device)
+            // SAFETY: as the caller promises, and inside.
+            .try_for_each(|run| unsafe { self.begin(towards, run) });
+        let used = self.lanes.iter().filter(|lane| copies.iter().any(|copy| copy.device == lane.device));
+        let waits: Vec<_> = used.map(Lane::wait).collect();
+        let waited = waits.into_iter().collect::<Result<(), _>>();
+        if let Err(why) = &waited {
+            self.is_lost = true;
+            tracing::error!("{why}: the memory for copies is not used any more");
+        }
+        begun.and(waited)
+    }
+
+    /// Begins copies of one device.
+    ///
+    /// # Safety
+    /// As [`Self::copy`] until the lane of the device was waited for; the copies must be inside.
+    unsafe fn begin(&mut self, towards: Towards, copies: &[Copy]) -> Result<(), CudaError> {
+        let Some(first) = copies.first() else { return Ok(()) };
+        let at = match self.lanes.iter().position(|lane| lane.device == first.device) {
+            Some(at) => at,
+            None => {
+                self.lanes.push(Lane::new(first.device)?);
+                self.lanes.len() - 1
             }
-            copies.wait(nth % 2)?;
-            // SAFETY: filled by the copy that has ended. The next copy goes into the other buffer.
-            take(unsafe { slice::from_raw_parts(self.buffers[nth % 2].memory, piece(nth)) })?;
-        }
-        Ok(())
-    }
-
-    /// Writes memory of the device, in order and in pieces: `fill` fills each, while the one before is copied.
-    ///
-    /// # Safety
-    /// The range must lie in memory of the device that stays allocated until this returns, and nothing may use it meanwhile.
-    ///
-    /// # Errors
-    /// [`CudaError`], or the first error of `fill`. In any case no copy is under way any more.
-    pub unsafe fn write<E: From<CudaError>>(
-        &mut self,
-        to: u64,
-        len: usize,
-        mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let (copies, cuda) = (Copies::begin(self)?, self.context.cuda);
-        for nth in 0..len.div_ceil(self.piece) {
-            let (buffer, at) = (&self.buffers[nth % 2], nth * self.piece);
-            let piece = self.piece.min(len - at);
-            // The copy of the piece before the last one, which came from this buffer.
-            copies.wait(nth % 2)?;
-            // SAFETY: pinned memory of that size, which no copy uses now; it was set to zero when it was made.
-            fill(unsafe { slice::from_raw_parts_mut(buffer.memory, piece) })?;
-            // SAFETY: the caller's memory, and a buffer that nothing changes until its stream has been waited for.
-            let done = unsafe {
-                (cuda.cuMemcpyHtoDAsync_v2)(to + at as u64, buffer.memory.cast(), piece, buffer.stream)
-            };
-            cuda.check("copy to a device", done)?;
-        }
-        copies.wait(0)?;
-        copies.wait(1)?;
-        Ok(())
+        };
+        let Lane { stream, context, .. } = &self.lanes[at];
+        let (cuda, _current) = (context.cuda, context.enter()?);
+        copies.iter().try_for_each(|copy| {
+            // SAFETY: inside.
+            let host = unsafe { self.base.add(copy.at) }.as_ptr().cast();
+            // SAFETY: memory of both sides that the caller keeps, and a stream of the context that this thread has.
+            unsafe {
+                match towards {
+                    Towards::Host => {
+                        let done = (cuda.cuMemcpyDtoHAsync_v2)(host, copy.address, copy.len, *stream);
+                        cuda.check("copy from a device", done)
+                    }
+                    Towards::Devices => {
+                        let done = (cuda.cuMemcpyHtoDAsync_v2)(copy.address, host, copy.len, *stream);
+                        cuda.check("copy to a device", done)
+                    }
+                }
+            }
+        })
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if self.is_lost.get() {
+        if self.is_lost {
+            // The driver ends the streams with their contexts, after whatever it does there.
+            std::mem::take(&mut self.lanes).into_iter().for_each(std::mem::forget);
             return;
         }
-        let freed = self.context.enter().and_then(|_current| {
-            let cuda = self.context.cuda;
-            for Buffer { memory, stream } in &self.buffers {
-                if !stream.is_null() {
-                    // SAFETY: made in `new`, and no copy is under way.
-                    cuda.check("end a stream", unsafe { (cuda.cuStreamDestroy_v2)(*stream) })?;
-                }
-                if !memory.is_null() {
-                    // SAFETY: as above.
-                    cuda.check("free pinned memory", unsafe { (cuda.cuMemFreeHost)(memory.cast()) })?;
-                }
-            }
-            Ok(())
+        let context = &self.pinned_in;
+        let unpinned = context.enter().and_then(|_current| {
+            // SAFETY: pinned in `new`, and no copy is under way.
+            let done = unsafe { (context.cuda.cuMemHostUnregister)(self.base.as_ptr().cast()) };
+            context.cuda.check("unpin memory", done)
         });
-        if let Err(why) = freed {
+        if let Err(why) = unpinned {
             tracing::warn!("{why}");
         }
     }
@@ -166,43 +170,39 @@ impl Drop for Stage {
 
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage")
-            .field("device", &self.device)
-            .field("piece", &self.piece)
-            .finish_non_exhaustive()
+        f.debug_struct("Stage").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
-/// Copies of one call. When it is dropped, also by an error or a panic of the caller, they have ended.
-struct Copies<'a> {
-    stage: &'a Stage,
-    /// Popped after the streams were waited for.
-    _current: Current<'a>,
-}
-
-impl<'a> Copies<'a> {
-    fn begin(stage: &'a Stage) -> Result<Self, CudaError> {
-        if stage.is_lost.get() {
-            return Err(CudaError::new("copy", "an earlier copy did not end"));
-        }
-        Ok(Self { stage, _current: stage.context.enter()? })
+impl Lane {
+    fn new(device: Device) -> Result<Self, CudaError> {
+        let context = device.context()?;
+        let (current, mut stream) = (context.enter()?, ptr::null_mut());
+        // SAFETY: room for the answer. This thread has the context.
+        let done = unsafe { (context.cuda.cuStreamCreate)(&raw mut stream, AFTER_DEFAULT_STREAM) };
+        context.cuda.check("make a stream", done)?;
+        drop(current);
+        Ok(Self { device, stream, context })
     }
 
-    /// Waits for the copies of a buffer.
-    fn wait(&self, buffer: usize) -> Result<(), CudaError> {
-        let cuda = self.stage.context.cuda;
+    /// Waits for its copies.
+    fn wait(&self) -> Result<(), CudaError> {
+        let _current = self.context.enter()?;
         // SAFETY: a live stream.
-        let done = unsafe { (cuda.cuStreamSynchronize)(self.stage.buffers[buffer].stream) };
-        cuda.check("wait for a copy", done)
+        let done = unsafe { (self.context.cuda.cuStreamSynchronize)(self.stream) };
+        self.context.cuda.check("wait for a copy", done)
     }
 }
 
-impl Drop for Copies<'_> {
+impl Drop for Lane {
     fn drop(&mut self) {
-        let both = [self.wait(0), self.wait(1)];
-        if let Some(why) = both.into_iter().find_map(Result::err) {
-            self.stage.is_lost.set(true);
-            tracing::error!("{why}: the memory for copies is not used any more");
+        let ended = self.context.enter().and_then(|_current| {
+            // SAFETY: made in `new`, and no copy is under way.
+            let done = unsafe { (self.context.cuda.cuStreamDestroy_v2)(self.stream) };
+            self.context.cuda.check("end a stream", done)
+        });
+        if let Err(why) = ended {
+            tracing::warn!("{why}");
         }
     }
 }

@@ -6,12 +6,11 @@
 #![allow(non_snake_case, reason = "the names of the C library")]
 #![allow(clippy::missing_safety_doc, reason = "the driver's functions, with its contracts")]
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 1;
@@ -52,11 +51,15 @@ struct State {
     streams: HashMap<usize, Vec<Copy>>,
     made: usize,
     calls: HashMap<String, c_int>,
-    /// The function whose calls fail.
-    failing: String,
+    /// The function whose calls fail, after so many more that don't.
+    failing: (String, c_int),
+    /// Whether waits for a stream don't end, and the number of those that are held.
+    is_held: bool,
+    held: c_int,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+static RELEASED: Condvar = Condvar::new();
 
 thread_local! {
     /// Contexts of this thread: 1 more than the ordinal of their device.
@@ -66,8 +69,11 @@ thread_local! {
 /// Counts a call, unless it has to fail.
 fn called(name: &str) -> Result<MutexGuard<'static, State>, c_int> {
     let mut state = STATE.lock().unwrap();
-    if state.failing == name {
-        return Err(ILLEGAL_ADDRESS);
+    if state.failing.0 == name {
+        state.failing.1 -= 1;
+        if state.failing.1 < 0 {
+            return Err(ILLEGAL_ADDRESS);
+        }
     }
     *state.calls.entry(name.to_owned()).or_default() += 1;
     if !state.is_initialized {
@@ -96,6 +102,11 @@ impl State {
         let memory = self.at(copy.device, copy.len).ok_or(INVALID_VALUE)?;
         if memory.ordinal != current {
             return Err(INVALID_CONTEXT);
+        }
+        let host = if copy.device == copy.from { copy.to } else { copy.from };
+        let is_pinned = |(base, len): (&usize, &usize)| *base <= host && host + copy.len <= base + len;
+        if !self.pinned.iter().any(is_pinned) {
+            return Err(INVALID_VALUE);
         }
         self.streams.get_mut(&(stream as usize)).ok_or(INVALID_VALUE)?.push(copy);
         Ok(())
@@ -141,11 +152,12 @@ pub extern "C" fn fake_open(base: *mut u8, is_open: bool) {
     unsafe { mprotect(memory.base as *mut c_void, memory.len, prot) };
 }
 
-/// Number of calls of a function.
+/// Number of calls of a function; of all, if the name is empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_calls(name: *const c_char) -> c_int {
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
-    STATE.lock().unwrap().calls.get(name).copied().unwrap_or(0)
+    let calls = &STATE.lock().unwrap().calls;
+    if name.is_empty() { calls.values().sum() } else { calls.get(name).copied().unwrap_or(0) }
 }
 
 /// Number of copies that are under way.
@@ -154,12 +166,26 @@ pub extern "C" fn fake_under_way() -> c_int {
     STATE.lock().unwrap().streams.values().map(Vec::len).sum::<usize>() as c_int
 }
 
-/// Lets the calls of a function fail from now on; of none, if the name is empty. Copies that are under way end without having been done.
+/// Lets the calls of a function fail, after so many more that don't; of none, if the name is empty. Copies that are under way end without
+/// having been done.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_fail(name: *const c_char) {
+pub unsafe extern "C" fn fake_fail(name: *const c_char, after: c_int) {
     let mut state = STATE.lock().unwrap();
     state.streams.values_mut().for_each(Vec::clear);
-    state.failing = unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned();
+    state.failing = (unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned(), after);
+}
+
+/// Holds the copies that are waited for from now on, or lets them go on.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_hold(is_held: bool) {
+    STATE.lock().unwrap().is_held = is_held;
+    RELEASED.notify_all();
+}
+
+/// Number of waits that are held.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_held() -> c_int {
+    STATE.lock().unwrap().held
 }
 
 #[unsafe(no_mangle)]
@@ -223,25 +249,17 @@ pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> c_int 
     }))
 }
 
-fn layout(len: usize) -> Layout {
-    Layout::from_size_align(len, 4096).unwrap()
-}
-
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemHostAlloc(memory: *mut *mut c_void, len: usize, _: c_uint) -> c_int {
-    code(called_in_context("cuMemHostAlloc").map(|(mut state, _)| unsafe {
-        let base = alloc(layout(len));
-        state.pinned.insert(base as usize, len);
-        *memory = base.cast();
+pub extern "C" fn cuMemHostRegister_v2(memory: *mut c_void, len: usize, _: c_uint) -> c_int {
+    code(called_in_context("cuMemHostRegister_v2").map(|(mut state, _)| {
+        state.pinned.insert(memory as usize, len);
     }))
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> c_int {
-    code(called_in_context("cuMemFreeHost").and_then(|(mut state, _)| {
-        let len = state.pinned.remove(&(memory as usize)).ok_or(INVALID_VALUE)?;
-        unsafe { dealloc(memory.cast(), layout(len)) };
-        Ok(())
+pub extern "C" fn cuMemHostUnregister(memory: *mut c_void) -> c_int {
+    code(called_in_context("cuMemHostUnregister").and_then(|(mut state, _)| {
+        state.pinned.remove(&(memory as usize)).map(drop).ok_or(INVALID_VALUE)
     }))
 }
 
@@ -265,7 +283,12 @@ pub extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
-    code(called("cuStreamSynchronize").and_then(|mut state| state.carry_out(stream as usize)))
+    code(called("cuStreamSynchronize").and_then(|mut state| {
+        state.held += 1;
+        let mut state = RELEASED.wait_while(state, |state| state.is_held).unwrap();
+        state.held -= 1;
+        state.carry_out(stream as usize)
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -35,9 +35,9 @@ pub use masters::MasterList;
 pub use mc_durable::DurableError;
 pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
-    AllocateError, Checksum, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError,
-    ParseShmAccessError, ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer,
-    RequestSeconds, Segment, ShmAccess, Transports,
+    AllocateError, Checksum, DeviceError, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
+    ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions,
+    ReadBuffer, RequestSeconds, Segment, ShmAccess, Transports,
 };
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, SegmentEpoch, SegmentNumber,

@@ -141,7 +141,7 @@ impl Exposures {
     /// another read has some of it.
     pub(crate) fn reach_read(self: &Arc<Self>, buffer: &ReadBuffer<'_>) -> Option<Reached> {
         let is_raw = match buffer.filled() {
-            Filled::Borrowed => return None,
+            Filled::Borrowed | Filled::Device(_) => return None,
             Filled::Lent(_) => false,
             Filled::Raw => true,
         };

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use mc_cuda::Cuda;
+
 use crate::areas::Areas;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
 use crate::{RegisterError, RegisteredMemory, Transports};
@@ -42,13 +44,22 @@ impl HostMemory {
     /// a call needs it; the bytes of that call are copied. With a device that refuses it, bytes are copied, too, and the log says why.
     ///
     /// # Errors
-    /// [`RegisterError`] if the address is null, the length is not possible, or some of it is registered already.
+    /// [`RegisterError`] if the address is null, the length is not possible, some of it is registered already, or it is memory of a device.
     ///
     /// # Safety
     /// The memory must be mapped, readable and writable until [`Self::unregister`] has returned `Ok`. The rules of [`RawBytes`](crate::RawBytes) hold for each call on it.
     pub unsafe fn register(&self, base: *mut u8, len: usize) -> Result<(), RegisterError> {
-        // SAFETY: as the caller promises.
-        unsafe { self.areas.register(base, len) }
+        let address = base as usize;
+        let located = Cuda::of_this_process().and_then(|cuda| match cuda {
+            Some(cuda) => cuda.device_of(address as u64),
+            None => Ok(None),
+        });
+        match located {
+            // SAFETY: as the caller promises.
+            Ok(None) => unsafe { self.areas.register(base, len) },
+            Ok(Some(device)) => Err(RegisterError::OfDevice { address, len, device: device.to_string() }),
+            Err(why) => Err(RegisterError::Unlocated { address, why: why.into() }),
+        }
     }
 
     /// Ends the registration of memory, which must begin at this address. No device has access to it when this has returned. Its owner may

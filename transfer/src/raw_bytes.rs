@@ -2,6 +2,10 @@
 
 use std::ptr::NonNull;
 
+use mc_cuda::{Cuda, Device};
+
+use crate::DeviceError;
+
 /// Memory that is named by its address, for callers that can't borrow it: another thread may read it or write to it during a call, and
 /// parts of one call may overlap.
 ///
@@ -16,12 +20,16 @@ use std::ptr::NonNull;
 ///   of 256 entries, no address that depends on the bytes.
 /// - A value that changed during its put has a checksum that does not match, or is one mixture with its checksum. A get finds that
 ///   out unless checksums are off. A destination that changed during its get may make it miss.
+/// - Bytes in memory of a GPU go through buffers in host memory. If its driver can't say whether a copy has ended, which happens when the GPU
+///   fails, the copy may still be under way when the call returns.
 /// - If a device of RDMA that was writing there fails and can't be stopped, which none is known to do, this process ends: nothing
 ///   else keeps the first rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes {
     base: NonNull<u8>,
     len: usize,
+    /// The device in whose memory the bytes lie, if that was [looked up](Self::locate).
+    device: Option<Device>,
 }
 
 // SAFETY: an address and a length. `new` demands that every thread may use the memory.
@@ -34,13 +42,27 @@ impl RawBytes {
     ///
     /// # Safety
     /// From the first call that gets the value until the last one has ended as the rules above say:
-    /// - The bytes are mapped and initialized, readable from every thread, and writable if they are a destination.
+    /// - The bytes are mapped and initialized, readable from every thread, and writable if they are a destination. In memory of a
+    ///   device of CUDA, which only calls take that [look devices up](Self::locate), they are allocated and initialized.
     /// - They are part of one allocation or mapping, and `len` is at most [`isize::MAX`].
     /// - No Rust reference to them is used: neither a `&mut [u8]`, nor a `&[u8]` to a destination or to what another thread
     ///   writes.
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, device: None }
+    }
+
+    /// Looks up which of these bytes lie in memory of devices. While this process has not loaded the driver of CUDA, none do, and that
+    /// is all the look. Otherwise the driver is asked for each address, which takes less than a copy of its bytes.
+    ///
+    /// # Errors
+    /// When the driver does not tell.
+    pub fn locate<'r>(all: impl IntoIterator<Item = &'r mut Self>) -> Result<(), DeviceError> {
+        let Some(cuda) = Cuda::of_this_process()? else { return Ok(()) };
+        all.into_iter().filter(|bytes| !bytes.is_empty()).try_for_each(|bytes| {
+            bytes.device = cuda.device_of(bytes.base.as_ptr() as u64)?;
+            Ok(())
+        })
     }
 
     /// Length in bytes.
@@ -64,5 +86,22 @@ impl RawBytes {
     /// Address of the first byte.
     pub(crate) const fn base(self) -> NonNull<u8> {
         self.base
+    }
+
+    pub(crate) const fn device(self) -> Option<Device> {
+        self.device
+    }
+
+    /// Bytes of a buffer, whose owner keeps them while this is used.
+    pub(crate) const fn of_buffer(base: NonNull<u8>, len: usize, device: Option<Device>) -> Self {
+        Self { base, len, device }
+    }
+
+    /// Cuts it in two.
+    pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
+        assert!(at <= self.len, "cannot split {} bytes at {at}", self.len);
+        // SAFETY: inside, or its end.
+        let base = unsafe { self.base.add(at) };
+        (Self { len: at, ..self }, Self { base, len: self.len - at, ..self })
     }
 }

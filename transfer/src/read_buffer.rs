@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use mc_cuda::Device;
+
 use crate::areas::Area;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::{LostMemory, RawBytes};
@@ -29,6 +31,8 @@ pub(crate) enum Filled<'a> {
     Lent(&'a Area),
     /// They may write to it, too.
     Raw,
+    /// None of this can: it is memory of a device of this process.
+    Device(Device),
 }
 
 // SAFETY: as `&mut [u8]`, or as `RawBytes`.
@@ -61,7 +65,8 @@ impl<'a> From<&'a mut Vec<u8>> for ReadBuffer<'a> {
 
 impl From<RawBytes> for ReadBuffer<'_> {
     fn from(bytes: RawBytes) -> Self {
-        Self { base: bytes.base(), len: bytes.len(), filled: Filled::Raw, bytes: PhantomData }
+        let filled = bytes.device().map_or(Filled::Raw, Filled::Device);
+        Self { base: bytes.base(), len: bytes.len(), filled, bytes: PhantomData }
     }
 }
 
@@ -98,6 +103,21 @@ impl<'a> ReadBuffer<'a> {
         self.base.as_ptr()
     }
 
+    /// Whether the bytes lie in memory of a device. Then only a [`StagedTransport`](crate::StagedTransport) can reach them.
+    #[must_use]
+    pub fn is_of_device(&self) -> bool {
+        self.device().is_some()
+    }
+
+    pub(crate) fn device(&self) -> Option<Device> {
+        if let Filled::Device(device) = self.filled { Some(device) } else { None }
+    }
+
+    /// The bytes, by their address.
+    pub(crate) fn raw(&mut self) -> RawBytes {
+        RawBytes::of_buffer(self.base, self.len, self.device())
+    }
+
     /// Returns the same bytes for a while.
     #[must_use]
     pub fn reborrow(&mut self) -> ReadBuffer<'_> {
@@ -123,8 +143,9 @@ impl<'a> ReadBuffer<'a> {
     /// [`LostMemory`] while a device may write there.
     ///
     /// # Panics
-    /// When `bytes` has another length.
+    /// When `bytes` has another length, or this lies in memory of a device.
     pub fn fill(&mut self, bytes: &[u8]) -> Result<(), LostMemory> {
+        assert!(!self.is_of_device(), "memory of a device");
         assert_eq!(bytes.len(), self.len, "other lengths");
         if !self.is_free() {
             return Err(LostMemory { len: self.len });
@@ -137,7 +158,11 @@ impl<'a> ReadBuffer<'a> {
     ///
     /// # Errors
     /// [`LostMemory`] while a device may write there.
+    ///
+    /// # Panics
+    /// When this lies in memory of a device.
     pub fn checksum(&self) -> Result<Checksum, LostMemory> {
+        assert!(!self.is_of_device(), "memory of a device");
         if !self.is_free() {
             return Err(LostMemory { len: self.len });
         }
@@ -148,7 +173,7 @@ impl<'a> ReadBuffer<'a> {
     pub(crate) fn is_free(&self) -> bool {
         match self.filled {
             Filled::Lent(area) => area.is_free(self.base, self.len),
-            Filled::Borrowed | Filled::Raw => true,
+            Filled::Borrowed | Filled::Raw | Filled::Device(_) => true,
         }
     }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::DeviceError;
 use crate::areas::{Areas, ListedArea, WORTH_IT};
 use crate::read_buffer::ReadBuffer;
 
@@ -83,6 +84,26 @@ pub enum RegisterError {
         asked: Range<usize>,
         /// Addresses that are registered.
         there: Range<usize>,
+    },
+    /// The memory is a device's, which calls take as it is.
+    #[error(
+        "cannot register the {len} bytes at {address:#x}: they are memory of {device}, whose bytes go through buffers in host memory"
+    )]
+    OfDevice {
+        /// Address that was named.
+        address: usize,
+        /// Number of bytes.
+        len: usize,
+        /// The device.
+        device: String,
+    },
+    /// The driver of CUDA does not say whether the memory is a device's.
+    #[error("cannot register the memory at {address:#x}: {why}")]
+    Unlocated {
+        /// Address that was named.
+        address: usize,
+        /// Why not.
+        why: DeviceError,
     },
     /// No registered memory begins there.
     #[error("cannot unregister the memory at {address:#x}: none was registered with this address")]

@@ -5,7 +5,7 @@ use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::report::PeerReport;
-use crate::{Checksum, LostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
+use crate::{Checksum, DeviceError, LostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
 /// A store's memory as the far end of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,6 +198,9 @@ pub enum TransferError {
         /// The store.
         store: StoreId,
     },
+    /// The bytes could not be copied from or to memory of a device of this process.
+    #[error("{0}")]
+    Device(DeviceError),
     /// The store offers no transport that this client speaks.
     #[error("store {store} offers no usable endpoint: {offered}")]
     NoEndpoint {
@@ -226,9 +229,11 @@ impl TransferError {
             | Self::Stalled { .. }
             | Self::NoRdma { .. }
             | Self::NoEndpoint { .. } => true,
-            Self::Deadline { .. } | Self::Queued { .. } | Self::Refused { .. } | Self::InDoubt { .. } => {
-                false
-            }
+            Self::Deadline { .. }
+            | Self::Queued { .. }
+            | Self::Refused { .. }
+            | Self::InDoubt { .. }
+            | Self::Device(_) => false,
         }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use mc_cuda::Device;
+
 use crate::RawBytes;
 use crate::checksum::{Checksum, RunningChecksum};
 
@@ -13,6 +15,7 @@ use crate::checksum::{Checksum, RunningChecksum};
 pub struct WriteBuffer<'a> {
     base: NonNull<u8>,
     len: usize,
+    device: Option<Device>,
     bytes: PhantomData<&'a [u8]>,
 }
 
@@ -23,7 +26,7 @@ unsafe impl Sync for WriteBuffer<'_> {}
 
 impl<'a> From<&'a [u8]> for WriteBuffer<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self { base: NonNull::from(bytes).cast(), len: bytes.len(), bytes: PhantomData }
+        Self { base: NonNull::from(bytes).cast(), len: bytes.len(), device: None, bytes: PhantomData }
     }
 }
 
@@ -41,7 +44,7 @@ impl<'a> From<&'a Vec<u8>> for WriteBuffer<'a> {
 
 impl From<RawBytes> for WriteBuffer<'_> {
     fn from(bytes: RawBytes) -> Self {
-        Self { base: bytes.base(), len: bytes.len(), bytes: PhantomData }
+        Self { base: bytes.base(), len: bytes.len(), device: bytes.device(), bytes: PhantomData }
     }
 }
 
@@ -62,6 +65,21 @@ impl WriteBuffer<'_> {
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
+    }
+
+    /// Whether the bytes lie in memory of a device. Then only a [`StagedTransport`](crate::StagedTransport) can reach them.
+    #[must_use]
+    pub fn is_of_device(&self) -> bool {
+        self.device.is_some()
+    }
+
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.device
+    }
+
+    /// The bytes, by their address.
+    pub(crate) fn raw(&self) -> RawBytes {
+        RawBytes::of_buffer(self.base, self.len, self.device)
     }
 
     /// Cuts it in two.
@@ -87,7 +105,11 @@ impl WriteBuffer<'_> {
     }
 
     /// Adds a copy of the bytes to `to`.
+    ///
+    /// # Panics
+    /// When they lie in memory of a device.
     pub fn append_to(&self, to: &mut Vec<u8>) {
+        assert!(!self.is_of_device(), "memory of a device");
         to.reserve(self.len);
         let end = to.len();
         // SAFETY: the bytes are readable, there is room for them, and they are set before they count.
@@ -98,8 +120,12 @@ impl WriteBuffer<'_> {
     }
 
     /// Computes the checksum of the bytes.
+    ///
+    /// # Panics
+    /// When they lie in memory of a device.
     #[must_use]
     pub fn checksum(&self) -> Checksum {
+        assert!(!self.is_of_device(), "memory of a device");
         Checksum::of(self.step())
     }
 

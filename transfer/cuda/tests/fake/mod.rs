@@ -36,6 +36,18 @@ pub(crate) struct Fake {
     library: Library,
 }
 
+/// Returns a function that counts the calls of one of the driver's. The driver must be loaded.
+pub(crate) fn counter(name: &'static CStr) -> impl Fn() -> c_int + Send + Sync {
+    // SAFETY: the driver for tests, loaded already.
+    let library = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_LOCAL) }.unwrap();
+    // SAFETY: the function's signature.
+    let calls = unsafe { *library.get::<extern "C" fn(*const c_char) -> c_int>(b"fake_calls\0").unwrap() };
+    move || {
+        let _kept = &library;
+        calls(name.as_ptr())
+    }
+}
+
 /// Memory of a device, which plain accesses can't reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {

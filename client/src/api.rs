@@ -4,7 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_transfer::{
     HostMemory, NoRdma, PeerReport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess,
-    ShmTransport, Sums, TcpOptions, TcpTransport, Transport, Transports, WriteBuffer,
+    ShmTransport, StagedTransport, Sums, TcpOptions, TcpTransport, Transport, Transports, WriteBuffer,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -171,7 +171,7 @@ impl Client {
             local,
             avoid,
             counters,
-            transport,
+            transport: StagedTransport::new(transport),
             tenant: builder.tenant,
             checksum: builder.checksum,
             call_timeout: builder.call_timeout,

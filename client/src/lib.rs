@@ -49,10 +49,11 @@ pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
 pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
-    AllocateError, Checksum, HostMemory, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
-    ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer, PeerEndpoint, PeerReport,
-    PeerTransport, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory,
-    Seal, Segment, ShmAccess, TransferError, Transport, Transports, WriteBuffer, WriteOp,
+    AllocateError, Checksum, DeviceError, HostMemory, LentMemory, LostMemory, Memory, NoRdma,
+    ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer,
+    PeerEndpoint, PeerReport, PeerTransport, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp,
+    RegisterError, RegisteredMemory, Seal, Segment, ShmAccess, TransferError, Transport, Transports,
+    WriteBuffer, WriteOp,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mc_transfer::{RawBytes, ReadBuffer};
 
-use crate::objects::{Destination, Fill, PutItem};
+use crate::objects::{Destination, Fill, PutItem, device_error};
 use crate::{Client, Error, GetSession, Put, PutOptions, PutSession};
 
 /// One object to read into memory that is named by its address.
@@ -123,6 +123,11 @@ impl<'a> WriteFromRaw<'a> {
     }
 }
 
+/// Looks up which memory is a device's.
+fn locate<'r>(what: &'static str, all: impl Iterator<Item = &'r mut RawBytes>) -> Result<(), Error> {
+    RawBytes::locate(all).map_err(|why| device_error(what, &why))
+}
+
 fn destination(ranges: Vec<RangeIntoRaw>) -> Destination<'static> {
     Destination::ranges_into(ranges.into_iter().map(|range| (range.offset, range.into.into())))
 }
@@ -132,13 +137,21 @@ fn destination(ranges: Vec<RangeIntoRaw>) -> Destination<'static> {
 /// These calls do what those on slices do, for memory that can't be borrowed: another thread may change a source during a put, and
 /// two destinations may be one. [`RawBytes`] has the rules. In short: the memory must stay until the call has returned or its
 /// future is dropped, and nothing of the client touches it afterwards.
+///
+/// It may also be memory of NVIDIA GPUs, if this process has loaded their driver, or both in one item. Its bytes go through
+/// pinned memory of the client: 96 MiB at most, in pieces that are copied while others are transferred. A copy begins after the work
+/// that the caller has given the default stream of that GPU before. A deadline can't end a copy that has begun, and the drop of a
+/// future waits for it. Bytes in memory of a GPU can't be written again in a put session whose write was abandoned.
 impl Client {
     /// [`batch_put_from`](Self::batch_put_from) of memory that is named by its address.
     pub async fn batch_put_from_raw(
         &self,
-        items: Vec<PutFromRaw>,
+        mut items: Vec<PutFromRaw>,
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
+        if let Err(error) = locate("put", items.iter_mut().flat_map(|item| &mut item.slices)) {
+            return vec![Err(error); items.len()];
+        }
         let item = |PutFromRaw { key, slices, group }| PutItem {
             key,
             from: slices.into_iter().map(Into::into).collect(),
@@ -149,7 +162,10 @@ impl Client {
     }
 
     /// [`batch_get_into`](Self::batch_get_into) of memory that is named by its address.
-    pub async fn batch_get_into_raw(&self, items: Vec<GetIntoRaw>) -> Vec<Result<Option<usize>, Error>> {
+    pub async fn batch_get_into_raw(&self, mut items: Vec<GetIntoRaw>) -> Vec<Result<Option<usize>, Error>> {
+        if let Err(error) = locate("get", items.iter_mut().flat_map(|item| &mut item.into)) {
+            return vec![Err(error); items.len()];
+        }
         let item = |GetIntoRaw { key, into }: GetIntoRaw| {
             (key, Destination::whole_into(into.into_iter().map(ReadBuffer::from)))
         };
@@ -159,19 +175,31 @@ impl Client {
     /// [`batch_get_ranges_into`](Self::batch_get_ranges_into) of memory that is named by its address.
     pub async fn batch_get_ranges_into_raw(
         &self,
-        items: Vec<GetRangesIntoRaw>,
+        mut items: Vec<GetRangesIntoRaw>,
     ) -> Vec<Result<Option<usize>, Error>> {
+        let into = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.into);
+        if let Err(error) = locate("get", into) {
+            return vec![Err(error); items.len()];
+        }
         let item = |GetRangesIntoRaw { key, ranges }| (key, destination(ranges));
         self.get_into(items.into_iter().map(item).collect()).await
     }
 
     /// [`batch_read_into`](Self::batch_read_into) of memory that is named by its address.
-    pub async fn batch_read_into_raw(&self, items: Vec<ReadIntoRaw<'_>>) -> Vec<Result<usize, Error>> {
+    pub async fn batch_read_into_raw(&self, mut items: Vec<ReadIntoRaw<'_>>) -> Vec<Result<usize, Error>> {
+        let into = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.into);
+        if let Err(error) = locate("get session read", into) {
+            return vec![Err(error); items.len()];
+        }
         self.read_into(items.into_iter().map(|item| (item.session, destination(item.ranges)))).await
     }
 
     /// [`batch_write_from`](Self::batch_write_from) of memory that is named by its address.
-    pub async fn batch_write_from_raw(&self, items: Vec<WriteFromRaw<'_>>) -> Vec<Result<usize, Error>> {
+    pub async fn batch_write_from_raw(&self, mut items: Vec<WriteFromRaw<'_>>) -> Vec<Result<usize, Error>> {
+        let from = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.from);
+        if let Err(error) = locate("put session write", from) {
+            return vec![Err(error); items.len()];
+        }
         let write = |WriteFromRaw { session, ranges }| {
             let range = |range: RangeFromRaw| (range.offset, range.from.into());
             (session, ranges.into_iter().map(range).collect())

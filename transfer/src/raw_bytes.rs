@@ -83,6 +83,12 @@ impl RawBytes {
         self.base.as_ptr()
     }
 
+    /// Number of the GPU in whose memory the bytes lie, if that was [looked up](Self::locate).
+    #[must_use]
+    pub fn gpu(&self) -> Option<i32> {
+        self.device.map(Device::ordinal)
+    }
+
     /// Address of the first byte.
     pub(crate) const fn base(self) -> NonNull<u8> {
         self.base

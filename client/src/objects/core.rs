@@ -3,7 +3,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, GetResult};
-use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use mc_transfer::{
+    Checksum, DeviceError, Peer, ReadOp, Seal, StagedTransport, TransferError, Transport as _, WriteOp,
+};
 use mc_types::{Code, MAX_KEY_LEN, PutId, StoreId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +27,7 @@ pub(crate) struct Core {
     pub(crate) local: Arc<Local>,
     pub(crate) avoid: Arc<AvoidList>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) transport: StagedTransport,
     pub(crate) tenant: String,
     pub(crate) checksum: bool,
     pub(crate) call_timeout: Duration,
@@ -192,6 +194,11 @@ pub(crate) fn check_key(what: &'static str, key: &[u8]) -> Result<(), Error> {
         return Err(Error::definite(what, Code::InvalidKey, "this client", why));
     }
     Ok(())
+}
+
+/// Returns the error of a call whose bytes could not be copied from or to memory of a GPU.
+pub(crate) fn device_error(what: &'static str, why: &DeviceError) -> Error {
+    Error::definite(what, Code::TransferFail, "this client", why.to_string()).advised()
 }
 
 /// Returns the error of an item that a master refused.

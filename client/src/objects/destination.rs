@@ -1,9 +1,10 @@
 //! The parts of an object that a read wants, and the memory that receives them.
 
 use bytes::Bytes;
-use mc_transfer::{ReadBuffer, ReadOp};
+use mc_transfer::{ReadBuffer, ReadOp, StagedTransport};
 use mc_types::Code;
 
+use super::core::device_error;
 use super::range::{ByteRange, merged};
 use crate::Error;
 
@@ -191,6 +192,25 @@ impl<'a> Destination<'a> {
                 }
             }
         }
+    }
+
+    /// Whether some of the memory is a device's.
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(&self.memory, Memory::Caller(buffers) if buffers.iter().any(ReadBuffer::is_of_device))
+    }
+
+    /// [`Self::deliver`] into memory of which some is a device's.
+    pub(crate) async fn deliver_to_device(
+        &mut self,
+        value: &Bytes,
+        transport: &StagedTransport,
+    ) -> Result<Got, Error> {
+        self.check(value.len() as u64)?;
+        for read in self.reads(0) {
+            let from = &value[usize_of(read.offset)..];
+            transport.fill(read.into, from).await.map_err(|why| device_error("get", &why))?;
+        }
+        Ok(self.filled())
     }
 
     /// Returns the result from a value in memory. It copies only into memory of the caller, or for the caller alone.

@@ -8,12 +8,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mc_discovery::Backoff;
 use mc_proto::v1::BatchGetRequest;
-use mc_transfer::{Checksum, TransferError};
+use mc_transfer::{Checksum, StagedTransport, TransferError};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::batch::IN_FLIGHT;
-use super::core::{Core, check_key, item_error, nonsense};
+use super::core::{Core, check_key, device_error, item_error, nonsense};
 use super::destination::{Destination, Got};
 use super::keys::{key_chunks, read_error};
 use crate::Error;
@@ -143,7 +143,7 @@ impl Core {
             };
             let mut open: Vec<_> = slots.iter_mut().filter(|slot| slot.result.is_none()).collect();
             for (slot, result) in open.iter_mut().zip(&located.results) {
-                self.take_in(slot, result, &located.granted);
+                self.take_in(slot, result, &located.granted, deadline).await;
             }
             if self.read_round(&mut open, &located.granted, located.lease, deadline).await {
                 sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
@@ -204,7 +204,13 @@ impl Core {
     }
 
     /// Processes the leader's answer about one object: a miss, a hit in the local cache, or something to read.
-    fn take_in(&self, slot: &mut Slot<'_>, result: &mc_proto::v1::GetResult, granted: &[Option<Granted>]) {
+    async fn take_in(
+        &self,
+        slot: &mut Slot<'_>,
+        result: &mc_proto::v1::GetResult,
+        granted: &[Option<Granted>],
+        deadline: Instant,
+    ) {
         slot.object = None;
         match Code::try_from(result.code) {
             Ok(Code::Ok) => {}
@@ -222,17 +228,17 @@ impl Core {
             let spot = embedded.spot(object.size, Checksum(object.checksum), object.places.iter());
             embedded.note(&slot.key, spot);
         }
-        self.expect(slot, object);
+        self.expect(slot, object, deadline).await;
     }
 
     /// Prepares to read from an object, unless the local cache has its version.
-    pub(super) fn expect(&self, slot: &mut Slot<'_>, object: Described) {
+    pub(super) async fn expect(&self, slot: &mut Slot<'_>, object: Described, deadline: Instant) {
         if let Some(value) = self.local.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
             self.counters.cache_hits.one();
             slot.source = Source::Cache;
-            return slot.deliver(value);
+            return slot.deliver(value, &self.transport, deadline).await;
         }
         slot.source = Source::Pool;
         slot.expect(object);
@@ -253,7 +259,7 @@ impl Core {
             let Some((store, slots, results)) = reads.next().await else { return };
             next = slots;
             for (slot, result) in next.iter_mut().zip(results) {
-                self.judge_read(slot, store, result);
+                self.judge_read(slot, store, result, lease).await;
             }
             next.retain(|slot| slot.result.is_none());
         }
@@ -311,11 +317,12 @@ impl Core {
 
     /// Records the result of a read. The bytes are good if the store accepted the grant before and after it sent them
     /// and, if they are the whole object, their checksum is the writer's.
-    fn judge_read(
+    async fn judge_read(
         &self,
         slot: &mut Slot<'_>,
         store: StoreId,
         result: Result<Option<Checksum>, TransferError>,
+        until: Instant,
     ) {
         let Some(object) = &mut slot.object else { return };
         object.places.retain(|place| place.store != store);
@@ -334,11 +341,15 @@ impl Core {
             }
             Ok(_) => {
                 self.counters.bytes_read.add(slot.target().len());
-                slot.finish(version, &self.local.cache);
+                slot.finish(version, self, until).await;
             }
             Err(error) => {
                 tracing::debug!("{error}");
                 match error {
+                    // No other replica helps.
+                    TransferError::Device(why) => {
+                        return slot.result = Some(Err(device_error("get", &why)));
+                    }
                     // Ask the leader again instead of reporting a miss. By then the store may be less busy or know the
                     // new leader, and accept another grant.
                     TransferError::Queued { .. }
@@ -366,14 +377,14 @@ impl Core {
             slot.source = Source::Local;
             if let Some(entry) = self.local.cache.any(&slot.key) {
                 self.counters.cache_hits.one();
-                slot.deliver(entry.value);
+                slot.deliver(entry.value, &self.transport, deadline).await;
                 continue;
             }
             let Some(embedded) = &self.local.embedded else {
                 slot.result = Some(self.local_miss("get").map(|()| None));
                 continue;
             };
-            let result = timeout_at(deadline, slot.read_embedded(embedded)).await;
+            let result = timeout_at(deadline, slot.read_embedded(embedded, &self.transport)).await;
             let result = match result.unwrap_or_else(|_| Err(late())) {
                 Ok(None) => self.local_miss("get").map(|()| None),
                 result => result,
@@ -465,12 +476,13 @@ impl<'a> Slot<'a> {
     }
 
     /// Reads the object from this process's own store; `None` if the object is not known to lie there or no longer
-    /// does. The store's memory is checked as a whole, so parts are taken from a checked copy of the object.
-    async fn read_embedded(&mut self, embedded: &Embedded) -> GetResult {
+    /// does. The store's memory is checked as a whole, so parts are taken from a checked copy of the object, and so is what goes to devices.
+    async fn read_embedded(&mut self, embedded: &Embedded, transport: &StagedTransport) -> GetResult {
         let Some(spot) = embedded.find(&self.key) else { return Ok(None) };
         self.destination.check(spot.size)?;
         let mut copy = Destination::whole();
-        let place = if self.destination.is_whole(spot.size) { &mut self.destination } else { &mut copy };
+        let in_place = self.destination.is_whole(spot.size) && !self.destination.is_of_device();
+        let place = if in_place { &mut self.destination } else { &mut copy };
         place.make_room(spot.size)?;
         let room = place.reads(0).flat_map(|read| read.into).collect();
         if !embedded.read(&spot, room).await {
@@ -478,13 +490,17 @@ impl<'a> Slot<'a> {
             return Ok(None);
         }
         match place.filled() {
+            Got::Bytes(value) if self.destination.is_of_device() => {
+                self.destination.deliver_to_device(&value, transport).await.map(Some)
+            }
             Got::Bytes(value) => self.destination.deliver(value).map(Some),
             got => Ok(Some(got)),
         }
     }
 
     /// Sets the result after the bytes were read and checked, and fills the local cache.
-    fn finish(&mut self, version: PutId, cache: &crate::local::LocalCache) {
+    async fn finish(&mut self, version: PutId, core: &Core, until: Instant) {
+        let cache = &core.local.cache;
         let cached = |value: &Bytes| {
             if cache.holds(value.len() as u64) {
                 cache.insert(&self.key, version, value.clone());
@@ -493,7 +509,7 @@ impl<'a> Slot<'a> {
         if let Some(mut copy) = self.copy.take() {
             let value = copy.filled().bytes().unwrap_or_default();
             cached(&value);
-            return self.deliver(value);
+            return self.deliver(value, &core.transport, until).await;
         }
         let got = self.destination.filled();
         match &got {
@@ -506,8 +522,15 @@ impl<'a> Slot<'a> {
     }
 
     /// Sets the result from bytes that are already in memory.
-    fn deliver(&mut self, value: Bytes) {
-        self.result = Some(self.destination.deliver(value).map(Some));
+    async fn deliver(&mut self, value: Bytes, transport: &StagedTransport, deadline: Instant) {
+        let delivered = match self.destination.is_of_device() {
+            // It may wait for others.
+            true => timeout_at(deadline, self.destination.deliver_to_device(&value, transport))
+                .await
+                .unwrap_or_else(|_| Err(late())),
+            false => self.destination.deliver(value),
+        };
+        self.result = Some(delivered.map(Some));
     }
 }
 

@@ -24,7 +24,7 @@ pub use list::{KeyPage, ListPosition, ListedKey};
 pub use range::ByteRange;
 pub use removal::Removed;
 
-pub(crate) use self::core::{Core, Follow, Lanes, item_error, nonsense};
+pub(crate) use self::core::{Core, Follow, Lanes, device_error, item_error, nonsense};
 pub(crate) use avoid::AvoidList;
 pub(crate) use destination::{Destination, Got};
 #[cfg(feature = "testing")]

@@ -12,10 +12,10 @@ use mc_proto::v1::{
 };
 use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
 use mc_types::{Code, PutId, StoreId};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
-use super::core::{Core, item_error, nonsense};
+use super::core::{Core, device_error, item_error, nonsense};
 use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat, Unended, id_bytes};
 use crate::local::LocalPut;
@@ -322,7 +322,7 @@ impl Core {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
             Ok(_) => return none(Round::fail_all(pending, &nonsense("put start"))),
             // Puts that may have been started are revoked with `unended`.
-            Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending, call)),
+            Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending, call).await),
             Err(CallError::Failed(error)) => {
                 let error = Error { outcome: crate::Outcome::Definite, ..error };
                 return none(Round::fail_all(pending, &error));
@@ -449,6 +449,9 @@ impl Core {
             Ok(_) => put.failed.push((number, place.store)),
             Err(error) => {
                 put.late |= matches!(error, TransferError::Deadline { .. });
+                if let TransferError::Device(why) = &error {
+                    put.here = Some(device_error("put", why));
+                }
                 put.why = error.to_string().into();
                 put.failed.push((number, place.store));
             }
@@ -489,7 +492,7 @@ impl Core {
                     self.revokes.add(&puts.iter().map(|put| put.put).collect::<Vec<_>>());
                 }
                 return match error {
-                    CallError::LocalOnly { sent: false } => self.keep_all(puts, call),
+                    CallError::LocalOnly { sent: false } => self.keep_all(puts, call).await,
                     error => Round::fail_all(puts, &error.into_error("put end")),
                 };
             }
@@ -568,7 +571,7 @@ impl Core {
     }
 
     /// Keeps if-absent puts in the local cache in local-only mode, queued for publishing if that is on.
-    fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    async fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         if call.fill == Fill::Publish {
             return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
         }
@@ -578,15 +581,15 @@ impl Core {
             return Round::fail_all(pending, &error);
         }
         let unpublished = self.local.unpublished.as_ref().map(|to| (to, Arc::new(call.options.clone())));
-        let keep = |put: Pending<'a>| {
-            let result = if call.options.mode == PutMode::Upsert {
+        let keep = |put: &Pending<'a>, copied: Option<Bytes>| {
+            if call.options.mode == PutMode::Upsert {
                 let why = "no leader is in reach, and an upsert cannot be kept locally";
                 Err(Error::definite("upsert", Code::NoLeader, "this client", why))
             } else if !self.local.cache.holds(put.size) {
                 let why = "no leader is in reach, and the local cache is off or too small for the value";
                 Err(Error::definite("put", Code::NoLeader, "this client", why))
             } else {
-                let value = || value(&put, call);
+                let value = || copied.unwrap_or_else(|| value(put, call));
                 let embedded = self.local.embedded.as_ref();
                 // A value that this client has of the key stays.
                 match &unpublished {
@@ -602,10 +605,29 @@ impl Core {
                     None => {}
                 }
                 Ok(Put::LocalOnly)
-            };
-            Round::Done(put.at, result)
+            }
         };
-        pending.into_iter().map(keep).collect()
+        let mut rounds = Vec::with_capacity(pending.len());
+        for put in pending {
+            let result = self.copied_from_device(&put, call).await.and_then(|copied| keep(&put, copied));
+            rounds.push(Round::Done(put.at, result));
+        }
+        rounds
+    }
+
+    /// Returns a copy of a value, some of which is in memory of a device, for the local cache; `None` of one that is not, or is not kept.
+    async fn copied_from_device(&self, put: &Pending<'_>, call: Call<'_>) -> Result<Option<Bytes>, Error> {
+        let is_kept = call.options.mode == PutMode::IfAbsent && self.local.cache.holds(put.size);
+        if !is_kept || !put.from.iter().any(WriteBuffer::is_of_device) {
+            return Ok(None);
+        }
+        match timeout_at(call.deadline, self.transport.copy(put.from)).await {
+            Ok(copied) => Ok(Some(copied.map_err(|why| device_error("put", &why))?.into())),
+            Err(_) => {
+                let why = "the value was not copied from the GPU by the deadline";
+                Err(Error::definite("put", Code::RpcTimeout, "this client", why))
+            }
+        }
     }
 }
 

@@ -134,6 +134,8 @@ pub(crate) struct Written<'a> {
     pub(crate) why: Cow<'static, str>,
     /// Whether the deadline passed while a store was still receiving. Another store would have even less time.
     pub(crate) late: bool,
+    /// The failure of a device of this process, which fails with any store.
+    pub(crate) here: Option<Error>,
 }
 
 /// The state in which a round left one put.
@@ -157,6 +159,7 @@ impl<'a> Written<'a> {
             checksum: None,
             why: "no usable replica was placed".into(),
             late: false,
+            here: None,
         }
     }
 }
@@ -222,6 +225,9 @@ impl<'a> Round<'a> {
     /// the client is revoking the old one.
     pub(crate) fn elsewhere(put: Written<'a>, deadline: Instant) -> Self {
         let at = put.pending.at;
+        if let Some(error) = put.here {
+            return Self::Done(at, Err(error));
+        }
         let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
         let error = Error::definite("put", Code::TransferFail, "the stores", why);
         if put.pending.again || put.late || Instant::now() >= deadline {

@@ -64,7 +64,7 @@ impl StagedTransport {
         Self { below, stages }
     }
 
-    /// Fills buffers, one after the other, some of which are in memory of devices.
+    /// Fills buffers, one after the other, which may be in memory of devices.
     ///
     /// # Errors
     /// [`DeviceError`]; the content of the buffers is unspecified then.
@@ -73,7 +73,15 @@ impl StagedTransport {
     /// When `bytes` are fewer than the buffers have.
     pub async fn fill(&self, mut into: Vec<ReadBuffer<'_>>, bytes: &[u8]) -> Result<(), DeviceError> {
         let parts: Vec<_> = into.iter_mut().map(ReadBuffer::raw).collect();
-        let Some(device) = plan::device(&parts) else { return Ok(()) };
+        let Some(device) = plan::device(&parts) else {
+            let mut rest = bytes;
+            for buffer in &mut into {
+                let (now, later) = rest.split_at(buffer.len());
+                buffer.put(0, now);
+                rest = later;
+            }
+            return Ok(());
+        };
         for piece in plan::cut([(0, parts)].into_iter(), PIECE) {
             let lease = self.stages.lease(device).await?;
             for cut in &piece.cuts {
@@ -85,14 +93,17 @@ impl StagedTransport {
         Ok(())
     }
 
-    /// Copies the bytes of buffers, one after the other, some of which are in memory of devices.
+    /// Copies the bytes of buffers, one after the other, which may be in memory of devices.
     ///
     /// # Errors
     /// [`DeviceError`].
     pub async fn copy(&self, from: &[WriteBuffer<'_>]) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = Vec::with_capacity(from.iter().map(WriteBuffer::len).sum());
         let parts: Vec<_> = from.iter().map(WriteBuffer::raw).collect();
-        let Some(device) = plan::device(&parts) else { return Ok(bytes) };
+        let Some(device) = plan::device(&parts) else {
+            from.iter().for_each(|buffer| buffer.append_to(&mut bytes));
+            return Ok(bytes);
+        };
         for piece in plan::cut([(0, parts)].into_iter(), PIECE) {
             let lease = self.stages.lease(device).await?.gather(&piece).await?;
             WriteBuffer::from(lease.part(0, piece.len())).append_to(&mut bytes);

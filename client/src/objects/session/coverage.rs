@@ -57,11 +57,11 @@ impl Coverage {
     }
 
     /// Notes that ranges, none of which is empty, are being written: all of them or, on an error, none. `sum` returns the
-    /// checksum of the bytes of the range with that number, and is called only where a write was abandoned.
+    /// checksum of the bytes of the range with that number, or `None` if it can't be told, and is called only where a write was abandoned.
     pub(super) fn begin(
         &mut self,
         ranges: &[ByteRange],
-        sum: impl Fn(usize) -> Checksum,
+        sum: impl Fn(usize) -> Option<Checksum>,
     ) -> Result<(), Refused> {
         let mut before = Vec::with_capacity(ranges.len());
         for (at, range) in ranges.iter().enumerate() {
@@ -85,7 +85,7 @@ impl Coverage {
     fn begin_one(
         &mut self,
         range: ByteRange,
-        sum: impl FnOnce() -> Checksum,
+        sum: impl FnOnce() -> Option<Checksum>,
     ) -> Result<Option<(u64, Written)>, Refused> {
         let size = self.size;
         let end = range.end_within(size).ok_or(Refused::Beyond { range, size })?;
@@ -95,7 +95,7 @@ impl Coverage {
         {
             let other = ByteRange { offset, len };
             match written {
-                Written::Abandoned(abandoned) if other == range && sum() == abandoned => {}
+                Written::Abandoned(abandoned) if other == range && sum() == Some(abandoned) => {}
                 Written::Abandoned(_) => return Err(Refused::Abandoned { range, other }),
                 Written::Begun | Written::Done(_) => return Err(Refused::Overlap { range, other }),
             }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// No write was abandoned.
-    fn none(_: usize) -> Checksum {
+    fn none(_: usize) -> Option<Checksum> {
         unreachable!("the checksum is not needed")
     }
 
@@ -158,7 +158,7 @@ mod tests {
             let (from, len) = (usize::try_from(range.offset).unwrap(), usize::try_from(range.len).unwrap());
             Checksum::of(&value[from..from + len])
         };
-        coverage.begin(&[range], |_| bytes(range))?;
+        coverage.begin(&[range], |_| Some(bytes(range)))?;
         coverage.done(range.offset, bytes(range));
         Ok(())
     }
@@ -211,11 +211,16 @@ mod tests {
         coverage.abandoned(4, ours);
         assert_eq!(coverage.checksum(), Err(Incomplete::Begun(range(0, 4))));
         let refused = |range| Err(Refused::Abandoned { range, other: self::range(0, 4) });
-        assert_eq!(coverage.begin(&[range(0, 4)], |_| others), refused(range(0, 4)));
-        assert_eq!(coverage.begin(&[range(0, 3)], |_| ours), refused(range(0, 3)), "another range");
+        assert_eq!(coverage.begin(&[range(0, 4)], |_| Some(others)), refused(range(0, 4)));
+        assert_eq!(coverage.begin(&[range(0, 4)], |_| None), refused(range(0, 4)), "unknown bytes");
+        assert_eq!(coverage.begin(&[range(0, 3)], |_| Some(ours)), refused(range(0, 3)), "another range");
         let done = Err(Refused::Overlap { range: range(4, 6), other: range(4, 6) });
-        assert_eq!(coverage.begin(&[range(0, 4), range(4, 6)], |_| ours), done, "none of them is begun");
-        coverage.begin(&[range(0, 4)], |_| ours).unwrap();
+        assert_eq!(
+            coverage.begin(&[range(0, 4), range(4, 6)], |_| Some(ours)),
+            done,
+            "none of them is begun"
+        );
+        coverage.begin(&[range(0, 4)], |_| Some(ours)).unwrap();
         coverage.done(0, ours);
         assert_eq!(coverage.checksum(), Ok(Checksum::of(&[1; 10])));
     }

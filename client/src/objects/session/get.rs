@@ -145,7 +145,7 @@ impl Core {
                         continue;
                     }
                 };
-                self.expect(slot, placement.object);
+                self.expect(slot, placement.object, deadline).await;
                 let group = groups.iter_mut().find(|group| Arc::ptr_eq(&group.granted, &placement.granted));
                 match group {
                     Some(group) => group.slots.push(slot),

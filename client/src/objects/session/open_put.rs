@@ -95,11 +95,11 @@ impl OpenPut {
     }
 
     /// Notes that ranges, none of which is empty, are being written; returns the replicas to write them to.
-    /// `sum` returns the checksum of a range's bytes.
+    /// `sum` returns the checksum of a range's bytes, if this thread can read them.
     pub(super) fn begin(
         &self,
         ranges: &[ByteRange],
-        sum: impl Fn(usize) -> Checksum,
+        sum: impl Fn(usize) -> Option<Checksum>,
         now: Instant,
     ) -> Result<Vec<(u32, Place)>, Error> {
         self.check_deadline(now)?;
@@ -279,7 +279,7 @@ mod tests {
     /// Returns a put whose object is complete.
     fn complete(deadline: Instant) -> OpenPut {
         let mut coverage = Coverage::new(5);
-        coverage.begin(&[ByteRange { offset: 0, len: 5 }], |_| Checksum(1)).unwrap();
+        coverage.begin(&[ByteRange { offset: 0, len: 5 }], |_| Some(Checksum(1))).unwrap();
         coverage.done(0, Checksum(1));
         let place = Place { store: StoreId(1), grant: 0, range: 0, segment: 0, offset: 0 };
         OpenPut {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
-use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
+use mc_transfer::{Checksum, Seal, TransferError, Transport as _, WriteBuffer, WriteOp};
 use mc_types::MAX_GRANT_LIFETIME;
 use tokio::time::Instant;
 
@@ -64,10 +64,12 @@ impl<'a> RangeWrite<'a> {
     }
 }
 
-fn checksum(buffers: &[WriteBuffer<'_>]) -> Checksum {
+/// Checksum of bytes that this thread can read: not of those in memory of a device.
+fn checksum(buffers: &[WriteBuffer<'_>]) -> Option<Checksum> {
     let join =
         |sum: Checksum, buffer: &WriteBuffer<'_>| sum.followed_by(buffer.checksum(), buffer.len() as u64);
-    buffers.iter().fold(Checksum::of(&[]), join)
+    let is_readable = !buffers.iter().any(WriteBuffer::is_of_device);
+    is_readable.then(|| buffers.iter().fold(Checksum::of(&[]), join))
 }
 
 /// Ranges that are being written. If the call is dropped before it knows how that went, they may be written again: see
@@ -80,8 +82,10 @@ struct BeingWritten<'w> {
 impl Drop for BeingWritten<'_> {
     fn drop(&mut self) {
         for (put, range, from) in &self.ranges {
-            if !from.iter().any(|slice| self.core.transport.copies_late(*slice)) {
-                put.abandoned(*range, checksum(from));
+            if !from.iter().any(|slice| self.core.transport.copies_late(*slice))
+                && let Some(checksum) = checksum(from)
+            {
+                put.abandoned(*range, checksum);
             }
         }
     }

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import os
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mc import _native
@@ -22,11 +26,18 @@ def is_tensor(item: Any) -> bool:
     """Returns whether an object has memory without the buffer protocol. Others are put by themselves, and kept in the local cache."""
     if isinstance(item, bytes | bytearray | memoryview):
         return False
-    return hasattr(item, "data_ptr") or (hasattr(item, "__dlpack__") and not hasattr(item, "__array_interface__"))
+    return (
+        hasattr(item, "data_ptr")
+        or hasattr(item, "__cuda_array_interface__")
+        or (hasattr(item, "__dlpack__") and not hasattr(item, "__array_interface__"))
+    )
 
 
 def raw(item: Any, *, writable: bool = False) -> Raw:
-    """Returns the memory of an object with the buffer protocol, a tensor, or an object with ``__dlpack__``."""
+    """Returns the memory of an object with the buffer protocol, a tensor, or an object with ``__cuda_array_interface__`` or ``__dlpack__``.
+
+    If it is a GPU's, the work that was given to the object's stream before is done, or on a stream that copies wait for.
+    """
     try:
         try:
             export = _native.Export(item, writable)
@@ -39,10 +50,13 @@ def raw(item: Any, *, writable: bool = False) -> Raw:
     except TypeError:
         if hasattr(item, "data_ptr") and hasattr(item, "is_contiguous"):
             return _tensor(item)
+        if hasattr(item, "__cuda_array_interface__"):
+            return _cuda_array(item, writable=writable)
         if hasattr(item, "__dlpack__"):
             return _dlpack(item)
         raise TypeError(
             f"{type(item).__name__} has no memory: give an object with the buffer protocol, a tensor, or one with __dlpack__"
+            " or __cuda_array_interface__"
         ) from None
     return Raw(export.address, export.length, export)
 
@@ -51,9 +65,53 @@ def _tensor(tensor: Any) -> Raw:
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous: call contiguous() first")
     kind = tensor.device.type if hasattr(tensor, "device") else "cpu"
-    if kind != "cpu":
+    if kind not in ("cpu", "cuda"):
         raise ValueError(f"the tensor is in memory of a device ({kind}), which calls can't reach: copy it to the host first")
-    return Raw(int(tensor.data_ptr()), int(tensor.numel() * tensor.element_size()), tensor)
+    memory = Raw(int(tensor.data_ptr()), int(tensor.numel() * tensor.element_size()), tensor)
+    if kind == "cuda":
+        _check_gpu(memory)
+        if torch := sys.modules.get("torch"):
+            torch.cuda.current_stream(tensor.device).synchronize()
+    return memory
+
+
+def _check_gpu(memory: Raw) -> None:
+    """Raises unless the driver of this process knows the memory. Calls would touch it as memory of the host."""
+    if memory.length and _native.gpu_of(memory.address) is None:
+        raise ValueError("the object is in memory of a device that the CUDA driver of this process does not know (libcuda.so.1)")
+
+
+# Streams of the interface: none to wait for, and the legacy default one, for which copies wait by themselves.
+_NO_WAIT = {None, 1}
+
+
+def _cuda_array(item: Any, *, writable: bool) -> Raw:
+    """Memory of an object of the CUDA Array Interface, version 3 or older."""
+    array = item.__cuda_array_interface__
+    address, read_only = array["data"]
+    if writable and read_only:
+        raise BufferError("the array is read-only: give one that can be written to")
+    shape, size = array["shape"], int(array["typestr"][2:])
+    strides = array.get("strides")
+    if strides is not None and not _is_contiguous(shape, strides, size):
+        raise ValueError("the array is not contiguous: copy it first")
+    memory = Raw(int(address or 0), size * math.prod(shape), item)
+    _check_gpu(memory)
+    stream = array.get("stream")
+    if stream not in _NO_WAIT:
+        failed = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD).cuStreamSynchronize(ctypes.c_void_p(stream))
+        if failed:
+            raise ValueError(f"CUDA can't wait for stream {stream:#x} of the array: error {failed}")
+    return memory
+
+
+def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    step = size
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
 
 
 class _DLTensor(ctypes.Structure):
@@ -71,8 +129,11 @@ class _DLTensor(ctypes.Structure):
     ]
 
 
-# kDLCPU and kDLCUDAHost.
-_OF_HOST = {1, 3}
+# kDLCPU, kDLCUDAHost and kDLCUDAManaged.
+_OF_HOST = {1, 3, 13}
+_OF_GPU = 2
+# The legacy default stream, which the producer makes wait for its own.
+_DEFAULT_STREAM = 1
 
 
 def _dlpack(item: Any) -> Raw:
@@ -80,20 +141,20 @@ def _dlpack(item: Any) -> Raw:
 
     A capsule of that layout does not say whether it may be written to.
     """
-    capsule = item.__dlpack__()
+    on_gpu = hasattr(item, "__dlpack_device__") and item.__dlpack_device__()[0] == _OF_GPU
+    capsule = item.__dlpack__(stream=_DEFAULT_STREAM) if on_gpu else item.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
-    if tensor.device_type not in _OF_HOST:
+    if tensor.device_type not in _OF_HOST | {_OF_GPU}:
         raise ValueError(f"the tensor is in memory of a device (DLPack type {tensor.device_type}): copy it to the host first")
     shape = tensor.shape[: tensor.ndim] if tensor.ndim else []
-    if tensor.strides:
-        step = 1
-        for extent, stride in zip(reversed(shape), reversed(tensor.strides[: tensor.ndim]), strict=True):
-            if extent != 1 and stride != step:
-                raise ValueError("the tensor is not contiguous: copy it first")
-            step *= extent
+    if tensor.strides and not _is_contiguous(shape, tensor.strides[: tensor.ndim], 1):
+        raise ValueError("the tensor is not contiguous: copy it first")
     bits = tensor.type_bits * tensor.type_lanes
     for extent in shape:
         bits *= extent
-    return Raw((tensor.data or 0) + tensor.byte_offset, (bits + 7) // 8, capsule)
+    memory = Raw((tensor.data or 0) + tensor.byte_offset, (bits + 7) // 8, capsule)
+    if tensor.device_type == _OF_GPU:
+        _check_gpu(memory)
+    return memory

@@ -5,10 +5,10 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mc_client::RegisteredMemory;
+use mc_client::{RawBytes, RegisteredMemory};
 use parking_lot::Mutex;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -178,6 +178,16 @@ impl Drop for Memory {
 
 fn released() -> PyErr {
     PyValueError::new_err("this memory was released")
+}
+
+/// Number of the GPU in whose memory an address lies; `None` for memory of the host.
+#[pyfunction]
+pub(super) fn gpu_of(address: usize) -> PyResult<Option<i32>> {
+    let Some(base) = NonNull::new(address as *mut u8) else { return Ok(None) };
+    // SAFETY: no call gets it. Any address may be looked up.
+    let mut byte = unsafe { RawBytes::new(base, 1) };
+    RawBytes::locate([&mut byte]).map_err(|why| PyRuntimeError::new_err(why.to_string()))?;
+    Ok(byte.gpu())
 }
 
 /// Allocates zeroed memory that all clients of this process share with stores.

@@ -33,6 +33,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<queue::Queue>()?;
     module.add_class::<client::ListPosition>()?;
     module.add_function(wrap_pyfunction!(memory::allocate, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::gpu_of, module)?)?;
     module.add_function(wrap_pyfunction!(store::stop_stores, module)?)?;
     module.add_function(wrap_pyfunction!(codes, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;

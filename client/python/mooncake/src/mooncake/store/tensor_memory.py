@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from mc import _native
+
 from .tensor_layout import SIZE, InvalidLayout, Layout, Shard, pack, unpack
 
 
@@ -45,6 +47,8 @@ def shards_at(address: int, size: int, ranks: int, dimension: int) -> list[Sourc
 
 def layout_at(address: int, size: int) -> Layout:
     """Layout of the tensor in a buffer."""
+    if (gpu := _native.gpu_of(address)) is not None:
+        raise InvalidLayout(f"the buffer at {address:#x} is memory of GPU {gpu}: its header has to be in memory of the host")
     if not address or size < SIZE:
         raise InvalidLayout(f"{size} bytes at {address:#x} hold no tensor: its header alone has {SIZE}")
     return unpack(ctypes.string_at(address, SIZE), size)
@@ -82,12 +86,16 @@ def examine(tensor: Any) -> tuple[str, tuple[int, ...], Any]:
     if not (hasattr(tensor, "data_ptr") and hasattr(tensor, "dtype")):
         raise InvalidLayout(f"{type(tensor).__name__} is not a tensor")
     held = tensor.detach().contiguous()
-    if held.is_cuda:
+    wait_for(held)
+    return _name(held), tuple(held.shape), held
+
+
+def wait_for(tensor: Any) -> None:
+    """Waits for kernels that still use a tensor."""
+    if tensor.is_cuda:
         import torch
 
-        # Kernels that compute the elements may still run.
-        torch.cuda.current_stream(held.device).synchronize()
-    return _name(held), tuple(held.shape), held
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def _shards(dtype: str, shape: tuple[int, ...], data: int, owner: object, ranks: int, dimension: int) -> list[Source]:

@@ -15,7 +15,7 @@ from .puts import Puts
 from .replicate_config import ReplicateConfig
 from .shapes import NOT_SET_UP, Keys, Numbers, differ, refuse
 from .tensor_layout import SIZE, InvalidLayout, unpack
-from .tensor_memory import Source, matches, shards_at, shards_of, source_at, source_of, tensor_at, tensor_over
+from .tensor_memory import Source, matches, shards_at, shards_of, source_at, source_of, tensor_at, tensor_over, wait_for
 
 # Stands for a tensor that can't be stored: it takes a place in the call, and answers INVALID_PARAMS.
 _NOTHING = Source([], [])
@@ -90,6 +90,8 @@ class Tensors(Puts, Gets):
         """`get_tensor_into` for each key. Arguments that don't fit together answer INVALID_PARAMS for each."""
         if differ(keys, buffer_ptrs, sizes) or 0 in buffer_ptrs:
             return [*refuse("get_tensor_into", keys, "a null address, or not as many addresses and sizes")]
+        if any(_native.gpu_of(address) is not None for address in buffer_ptrs):
+            return [*refuse("get_tensor_into", keys, "memory of a GPU has no place for a header: use get_tensor_into_cuda")]
         lengths = self.batch_get_into(keys, buffer_ptrs, sizes)
         return [
             _read(key, tensor_at, address, length) if length > 0 else None
@@ -269,6 +271,7 @@ def _read_elements(client: _native.Client, key: str, session: _native.GetSession
         return refuse("get_tensor_into_cuda", [key], f"{key!r} has {layout.dtype} of shape {layout.shape}")[0]
     if not layout.length:
         return 0
+    wait_for(tensor)
     code = client.read_into([session], [[tensor.data_ptr()]], [[layout.length]], [[layout.offset]])[0]
     return code
 

@@ -662,7 +662,11 @@ fn transport(
         }
     };
     let shm = if builder.transports.shm() { builder.shm } else { ShmAccess::Off };
-    Arc::new(ShmTransport::new(tcp, shm, on_shared))
+    let transport = ShmTransport::new(tcp, shm, on_shared);
+    Arc::new(match builder.embedded.clone() {
+        Some((store, memory)) => transport.with_own_store(store, memory),
+        None => transport,
+    })
 }
 
 #[cfg(test)]

@@ -130,7 +130,8 @@ impl Builder {
         self
     }
 
-    /// Lets a store that runs in this process, given by its id and memory, answer gets while no leader is in reach.
+    /// Names a store that runs in this process, by its id and memory: puts and gets copy its bytes without a connection, if
+    /// [`Self::transports`] and [`Self::shared_memory`] permit shared memory. It also answers gets while no leader is in reach.
     ///
     /// The client remembers which objects of its own puts and gets lie there (in about 64 MiB, beside the local cache).
     /// It compares each value with the checksum that its writer recorded, whatever [`Self::checksum`] says. It does not

@@ -236,7 +236,9 @@ impl Data {
 
     fn begin(&self, identity: Identity) -> std::io::Result<()> {
         let mut serving = self.serving.lock();
-        *serving = Some(self.serve(identity)?);
+        let begun = self.serve(identity)?;
+        self.memory.set_server(&begun.server);
+        *serving = Some(begun);
         Ok(())
     }
 

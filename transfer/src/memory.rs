@@ -1,22 +1,38 @@
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
 use mc_types::SegmentNumber;
 use parking_lot::RwLock;
 
 use crate::segment::Segment;
+use crate::server::DataServer;
+use crate::transport::Peer;
 
 /// The memory of a store: its segments, which come and go while it serves.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Memory {
     /// By number; `None` is a segment that was unmounted, whose number is not used again.
     segments: RwLock<Vec<Option<Arc<Segment>>>>,
+    /// The present server, or one that has ended.
+    server: RwLock<Weak<DataServer>>,
 }
 
 impl Memory {
     /// Returns the memory of segments numbered from 0.
     #[must_use]
     pub fn of(segments: Vec<Arc<Segment>>) -> Self {
-        Self { segments: RwLock::new(segments.into_iter().map(Some).collect()) }
+        Self { segments: RwLock::new(segments.into_iter().map(Some).collect()), server: RwLock::default() }
+    }
+
+    /// Names the server of the memory, through which clients of this process reach it: see
+    /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the one before.
+    pub fn set_server(&self, server: &Arc<DataServer>) {
+        *self.server.write() = Arc::downgrade(server);
+    }
+
+    /// Returns the server of the memory if `peer` means that, and not an earlier or later epoch.
+    pub(crate) fn server(&self, peer: &Peer) -> Option<Arc<DataServer>> {
+        self.server.read().upgrade().filter(|server| server.is_of(peer))
     }
 
     /// Returns a segment; `None` when it was unmounted or never there.
@@ -67,5 +83,11 @@ impl Memory {
     pub fn clear(&self) {
         let removed = std::mem::take(&mut *self.segments.write());
         drop(removed);
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("segments", &self.segments()).finish_non_exhaustive()
     }
 }

@@ -29,7 +29,7 @@ use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit::{self, Available};
 use crate::rdma::{NoRdma, Rdma, Registered};
 use crate::stamps::{Stamps, stamps_len};
-use crate::{LostMemory, ReadBuffer};
+use crate::{LostMemory, ReadBuffer, WriteBuffer};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -314,6 +314,22 @@ impl Segment {
         // SAFETY: both were checked to be inside of mappings, which are apart: a process maps each file on its own. The C
         // library does the copy, and no references to either are formed.
         unsafe { libc::memcpy(self.at(offset), from.at(at).cast(), len as usize) };
+    }
+
+    /// Copies bytes of this process in.
+    ///
+    /// # Panics
+    /// When they would not be inside.
+    pub(crate) fn write(&self, offset: u64, bytes: WriteBuffer<'_>) {
+        self.mapping.write(offset, bytes);
+    }
+
+    /// Copies bytes out. Those that others write meanwhile come out torn.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub(crate) fn read_into(&self, offset: u64, into: &mut ReadBuffer<'_>) {
+        self.mapping.read_into(offset, into);
     }
 
     /// Sends once from the segment to `socket` without blocking; the kernel has copied the bytes when it returns.

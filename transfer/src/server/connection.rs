@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use mc_types::{Access, Grant};
+use mc_types::Grant;
 use smallvec::SmallVec;
 
 use super::check::{self, Refusal};
@@ -128,7 +128,7 @@ impl<'a> Connection<'a> {
         let mut end = Ok(());
         self.out.extend_from_slice(&request.id.to_be_bytes());
         let access = request.ask.access();
-        match self.open_grant(grant, access) {
+        match self.server.open_grant(grant, access) {
             Ok(grant) => {
                 if !matches!(request.ask, Ask::Pair(_)) {
                     self.verdict(Ok(()));
@@ -158,12 +158,6 @@ impl<'a> Connection<'a> {
         self.body = body;
         self.flush(false).await?;
         end
-    }
-
-    fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
-        let grant = Grant::open(sealed, &self.server.key)?;
-        check::check_grant(self.server.identity, self.server.authority.times(), &grant, access)?;
-        Ok(grant)
     }
 
     async fn reads(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
@@ -272,7 +266,7 @@ impl<'a> Connection<'a> {
             let verdict = match outcome {
                 Received::All => {
                     let bytes = &self.server.counters.bytes_written;
-                    self.end_write(&write, sealing, bytes).await
+                    self.server.end_write(&write, sealing, bytes, &mut self.patience).await
                 }
                 Received::Superseded => self.end_lost(&write, sealing).await,
             };

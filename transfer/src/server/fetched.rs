@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicU64;
 
 use mc_types::Grant;
 
-use super::Counters;
 use super::check::Refusal;
 use super::connection::Connection;
 use super::socket::Incoming;
@@ -66,26 +65,13 @@ impl Connection<'_> {
         for (outcome, range) in outcomes.into_iter().zip(ranges) {
             let verdict = match (outcome, refused.get(&range)) {
                 (_, Some(refusal)) => Err(refusal.clone()),
-                (Ok(Some(write)), None) => self.end_write(&write, sealing, bytes).await,
+                (Ok(Some(write)), None) => {
+                    self.server.end_write(&write, sealing, bytes, &mut self.patience).await
+                }
                 // The same write has brought the bytes over another connection, and sealed them.
                 (Ok(None) | Err(_), None) => Ok(()),
             };
             self.verdict(verdict);
-        }
-    }
-
-    /// Counts a write whose bytes are there, and seals its range if there is a grant for that.
-    pub(super) async fn end_write(
-        &mut self,
-        write: &Incoming,
-        sealing: Option<&Grant>,
-        bytes: &AtomicU64,
-    ) -> Result<(), Refusal> {
-        Counters::add(&self.server.counters.writes, 1);
-        Counters::add(bytes, write.len);
-        match sealing {
-            Some(grant) => Ok(self.server.seal(write, grant, &mut self.patience).await?),
-            None => Ok(()),
         }
     }
 

@@ -7,16 +7,18 @@ mod copies;
 mod counters;
 mod fetched;
 mod local;
+mod own;
 mod pace;
 mod rdma;
 mod socket;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_types::{Grant, GrantKey, GrantedRange, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{Access, Grant, GrantKey, GrantedRange, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
@@ -28,6 +30,7 @@ use self::check::{Identity, Refusal};
 use self::connection::Connection;
 use self::copies::Copiers;
 pub use self::counters::{Counters, RequestSeconds};
+use self::own::OwnCalls;
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::{Budget, Fence, Fenced};
@@ -117,6 +120,8 @@ pub struct DataServer {
     /// Memory that clients of this host share with this store.
     areas: AreaTable,
     copiers: Copiers,
+    /// Lets this process's own calls at the memory.
+    own_calls: OwnCalls,
     /// Told when a network card has left a range that it moved bytes of.
     transfer_ended: Arc<Notify>,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
@@ -184,6 +189,7 @@ impl DataServer {
             pairs_wanted: Notify::new(),
             areas: AreaTable::default(),
             copiers: Copiers::new(),
+            own_calls: OwnCalls::default(),
             transfer_ended: Arc::default(),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),
@@ -251,6 +257,7 @@ impl DataServer {
 
     /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
+        let own_calls = self.own_calls.admit();
         let connections = TaskTracker::new();
         let refusals = Arc::new(Semaphore::new(REFUSED_AT_ONCE));
         // Reserve a place for a refusal before accepting: a connection takes a descriptor even if it is refused.
@@ -281,6 +288,7 @@ impl DataServer {
         connections.wait().await;
         // The memory may be served under another fence next, which knows nothing of their passes.
         self.copiers.ended().await;
+        drop(own_calls);
     }
 
     async fn serve_connection(&self, stream: TcpStream) {
@@ -322,6 +330,13 @@ impl DataServer {
         let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
         let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
         tracing::debug!(reason = %closed, "data connection refused");
+    }
+
+    /// Opens a grant, and checks that it permits `access` to this store's memory now.
+    fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
+        let grant = Grant::open(sealed, &self.key)?;
+        check::check_grant(self.identity, self.authority.times(), &grant, access)?;
+        Ok(grant)
     }
 
     /// Finds the memory of `op`, and checks it against the grant and the segment, but not yet against the fence.
@@ -385,6 +400,22 @@ impl DataServer {
                 () = ended => {}
                 () = tokio::time::sleep_until(until) => return Err(fenced.into()),
             }
+        }
+    }
+
+    /// Counts a write whose bytes are there in `bytes`, and seals its range if there is a grant for that.
+    async fn end_write(
+        &self,
+        write: &Incoming,
+        sealing: Option<&Grant>,
+        bytes: &AtomicU64,
+        until: &mut Option<Instant>,
+    ) -> Result<(), Refusal> {
+        Counters::add(&self.counters.writes, 1);
+        Counters::add(bytes, write.len);
+        match sealing {
+            Some(grant) => Ok(self.seal(write, grant, until).await?),
+            None => Ok(()),
         }
     }
 

@@ -36,6 +36,7 @@ mod access;
 mod bounce;
 mod connect;
 pub(crate) mod files;
+mod own;
 mod record;
 mod session;
 mod write;
@@ -43,7 +44,7 @@ mod write;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -54,11 +55,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
 use self::bounce::BounceBuffers;
+use self::own::OwnStore;
 pub use self::record::socket_name;
 pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
 use self::session::{Found, Session};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
+use crate::memory::Memory;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
@@ -83,6 +86,7 @@ const TOLD_FOR: Duration = Duration::from_secs(600);
 pub struct ShmTransport {
     tcp: TcpTransport,
     access: ShmAccess,
+    own_store: Option<OwnStore>,
     stores: Arc<Stores>,
     areas: Arc<Areas>,
     bounce_buffers: BounceBuffers,
@@ -146,7 +150,14 @@ impl ShmTransport {
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
         let (stores, areas, bounce_buffers) = (Arc::default(), tcp.areas().clone(), BounceBuffers::default());
-        Self { tcp, access, stores, areas, bounce_buffers, on_moved, closed, _life: life }
+        Self { tcp, access, own_store: None, stores, areas, bounce_buffers, on_moved, closed, _life: life }
+    }
+
+    /// Lets it copy to and from the memory of a store in this process by itself. It does not keep that memory alive. With
+    /// [`ShmAccess::Off`] it has no effect.
+    #[must_use]
+    pub fn with_own_store(self, store: StoreId, memory: Weak<Memory>) -> Self {
+        Self { own_store: (self.access != ShmAccess::Off).then(|| OwnStore::new(store, memory)), ..self }
     }
 
     /// Returns what the store shares; `None` while there is no connection for that. The first call connects; until it has, the
@@ -231,8 +242,9 @@ impl Stores {
     }
 }
 
-impl Transport for ShmTransport {
-    fn read<'a>(
+impl ShmTransport {
+    /// Reads with a connection to the store.
+    fn read_over<'a>(
         &'a self,
         peer: &'a Peer,
         grant: &'a SealedGrant,
@@ -288,7 +300,8 @@ impl Transport for ShmTransport {
         })
     }
 
-    fn write<'a>(
+    /// Writes with a connection to the store.
+    fn write_over<'a>(
         &'a self,
         peer: &'a Peer,
         grant: &'a SealedGrant,
@@ -305,6 +318,35 @@ impl Transport for ShmTransport {
                 None => self.tcp.write(peer, grant, ops, seal, deadline).await,
             }
         })
+    }
+}
+
+impl Transport for ShmTransport {
+    fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a mut [ReadOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        match self.own(peer) {
+            Some(own) => Box::pin(self.read_own(own, peer, grant, ops, deadline)),
+            None => self.read_over(peer, grant, ops, deadline),
+        }
+    }
+
+    fn write<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a [WriteOp<'_>],
+        seal: Seal,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        match self.own(peer) {
+            Some(own) => Box::pin(self.write_own(own, peer, grant, (ops, seal), deadline)),
+            None => self.write_over(peer, grant, ops, seal, deadline),
+        }
     }
 
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
@@ -335,7 +377,18 @@ impl Transport for ShmTransport {
                 peers.push(PeerReport { store: *store, address, transports });
             }
         }
+        let own = self.own_store.as_ref().filter(|own| own.address.get().is_some());
+        if let Some(own) = own
+            && !peers.iter().any(|peer| peer.store == own.store)
+        {
+            let address = own.address.get().cloned().unwrap_or_default();
+            peers.push(PeerReport { store: own.store, address, transports: self.tcp.untried() });
+        }
         for peer in &mut peers {
+            if let Some(own) = own.filter(|own| own.store == peer.store) {
+                peer.transports.insert(0, own.report());
+                continue;
+            }
             // Of several epochs of a store's memory, the shared one is the present one.
             let reports =
                 stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, reach)| reach.report());

@@ -13,6 +13,7 @@ use mc_types::{
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use super::{CLUSTER, KEY, LIFETIME, soon};
 
@@ -26,17 +27,30 @@ pub(crate) struct Host {
     pub(crate) segment: Arc<Segment>,
     pub(crate) server: Arc<DataServer>,
     pub(crate) peer: Peer,
+    pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) _stop: DropGuard,
 }
 
 impl Host {
     pub(crate) async fn start(access: ShmAccess, len: usize) -> Self {
-        let (store, number) = (StoreId(rand::random()), rand::random());
-        let epoch = SegmentEpoch(3);
+        let segment = Segment::allocate(rand::random(), len as u64, &mut |_| {}).unwrap();
+        Self::serve(access, StoreId(rand::random()), SegmentEpoch(3), segment).await
+    }
+
+    /// Ends the server, and serves the same memory under the next epoch.
+    pub(crate) async fn serve_again(&self) -> Self {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        let epoch = SegmentEpoch(self.peer.epoch.0 + 1);
+        Self::serve(ShmAccess::SameUid, self.store, epoch, self.segment.clone()).await
+    }
+
+    async fn serve(access: ShmAccess, store: StoreId, epoch: SegmentEpoch, segment: Arc<Segment>) -> Self {
+        let number = segment.number();
         let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
         authority.learn(CLUSTER, ClusterTime(0));
-        let segment = Segment::allocate(number, len as u64, &mut |_| {}).unwrap();
         let config = DataServerConfig {
             store,
             epoch,
@@ -53,14 +67,15 @@ impl Host {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(server.clone().serve(listener, stop.clone()));
+        let tasks = TaskTracker::new();
+        tasks.spawn(server.clone().serve(listener, stop.clone()));
         if access != ShmAccess::Off {
             let listener = mc_net::listen_local(&socket_name(store, epoch)).unwrap();
-            tokio::spawn(server.clone().serve_local(listener, access, stop.clone()));
+            tasks.spawn(server.clone().serve_local(listener, access, stop.clone()));
         }
         let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
         let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
-        Self { store, number, segment, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
+        Self { store, number, segment, server, peer, tasks, stop: stop.clone(), _stop: stop.drop_guard() }
     }
 
     pub(crate) fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {

@@ -12,8 +12,8 @@ use crate::{Error, Put};
 
 /// An object that is put as a stream of bytes, for code that copies between objects, files and sockets.
 ///
-/// It collects bytes and writes them to the stores in pieces of 1 MiB; a flush writes a shorter one. `shutdown` writes the
-/// rest and [finishes](PutSession::finish) the put, which makes the object visible. The object has the size that its session was opened with:
+/// It collects bytes and writes them to the stores in pieces of 1 MiB; a flush writes no shorter one, because nobody sees it. `shutdown`
+/// writes the rest and [finishes](PutSession::finish) the put, which makes the object visible. The object has the size that its session was opened with:
 /// writes beyond it fail with [`InvalidInput`](io::ErrorKind::InvalidInput), and a shutdown before it fails with `INVALID_PARAMS`
 /// and can be repeated once the missing bytes are written.
 ///
@@ -89,8 +89,8 @@ impl ObjectWriter {
         self.put
     }
 
-    /// Writes all bytes at hand to the stores.
-    fn poll_pieces(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Writes the bytes at hand if there are at least as many as `least`, and waits for what is under way.
+    fn poll_pieces(&mut self, least: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(io::Error::other(error.clone())));
@@ -98,7 +98,7 @@ impl ObjectWriter {
             if let Some(writing) = &mut self.writing {
                 self.failed = ready!(writing.poll_unpin(cx)).err();
                 self.writing = None;
-            } else if self.piece.is_empty() {
+            } else if self.piece.len() < least {
                 return Poll::Ready(Ok(()));
             } else {
                 let (session, offset) = (Arc::clone(&self.session), self.at);
@@ -113,9 +113,8 @@ impl ObjectWriter {
 impl AsyncWrite for ObjectWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.piece.len() == PIECE || this.failed.is_some() {
-            ready!(this.poll_pieces(cx))?;
-        }
+        // A write that has begun is waited for: nobody would drive it while the caller waits for more bytes.
+        ready!(this.poll_pieces(PIECE, cx))?;
         let left = this.session.size() - this.position();
         let room = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE - this.piece.len());
         if room == 0 && !from.is_empty() {
@@ -129,12 +128,13 @@ impl AsyncWrite for ObjectWriter {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_pieces(cx)
+        // `tokio::io::copy` flushes whenever its reader has nothing at hand, and would make a write of every few KiB.
+        self.get_mut().poll_pieces(PIECE, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_pieces(cx))?;
+        ready!(this.poll_pieces(1, cx))?;
         if this.put.is_none() {
             let finishing = this.finishing.get_or_insert_with(|| {
                 let session = Arc::clone(&this.session);

@@ -40,13 +40,28 @@ async fn an_object_is_written_in_pieces_and_visible_after_the_shutdown() {
     }
     assert_eq!((writer.position(), cluster.world.lock().writes), (SIZE as u64, 2), "whole pieces");
     writer.flush().await.unwrap();
-    assert_eq!(cluster.world.lock().writes, 3);
+    assert_eq!(cluster.world.lock().writes, 2, "a flush makes no small piece");
     assert!(!client.exist("k").await.unwrap());
     assert_eq!(writer.put(), None);
     writer.shutdown().await.unwrap();
     writer.shutdown().await.unwrap();
     assert_eq!((writer.put(), cluster.world.lock().count(On::End)), (Some(Put::Stored), 1));
     drop(writer);
+    assert_eq!(cluster.world.lock().writes, 3);
+    assert!(client.get("k").await.unwrap().unwrap() == value());
+}
+
+#[tokio::test]
+async fn bytes_that_come_slowly_are_written_in_whole_pieces() {
+    let cluster = Cluster::start(1);
+    let client = client(&cluster).await;
+    let mut writer = writer(&client, "k").await;
+    let (mut far, mut near) = tokio::io::duplex(8_192);
+    let sending = tokio::spawn(async move { far.write_all(&value()).await });
+    tokio::io::copy(&mut near, &mut writer).await.unwrap();
+    writer.shutdown().await.unwrap();
+    sending.await.unwrap().unwrap();
+    assert_eq!(cluster.world.lock().writes, 3);
     assert!(client.get("k").await.unwrap().unwrap() == value());
 }
 

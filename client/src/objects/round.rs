@@ -186,14 +186,17 @@ impl<'a> Round<'a> {
             // another reason.
             Ok(Code::PutGone) if !put.again => Self::Again(put.another()),
             known => {
-                let full = known == Ok(Code::NoAvailableHandle);
-                let before = put.failure.filter(|_| full);
+                let no_place = matches!(known, Ok(Code::NoAvailableHandle | Code::PutGone));
+                let before = put.failure.filter(|_| no_place);
                 let size = put.size;
                 let refused = || match known {
                     Ok(code @ (Code::NoAvailableHandle | Code::TenantQuotaExceeded))
                         if !why.no_space.is_empty() =>
                     {
                         item_error_with("put start", code, &why.no_space)
+                    }
+                    Ok(code @ Code::PutGone) => {
+                        item_error_with("put start", code, "the stores of its place were unmounted meanwhile")
                     }
                     Ok(Code::ObjectTooLarge) => {
                         let (size, most) = (ByteSize(size), ByteSize(why.largest_segment));

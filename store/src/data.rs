@@ -221,7 +221,7 @@ impl Data {
         self.max_connections
     }
 
-    /// Closes every connection and waits until no transfer can touch the memory any more.
+    /// Closes every connection and waits until no transfer can change the memory any more.
     pub(crate) async fn stop(&self) {
         let serving = self.serving.lock().take();
         if let Some(serving) = serving {

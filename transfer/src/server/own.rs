@@ -6,8 +6,9 @@
 //! - **A newer write** of the range waits for one step of the copy at most, as each step holds the write's pass. So do the end of
 //!   the write by a seal, and the horizon of the fence. See [`crate::fence`].
 //! - **The end of the server.** The memory may be served again afterwards, under a fence that knows nothing of these calls. So each
-//!   step also holds [`OwnCalls`], which [`DataServer::serve`] takes for good before it returns: the step was finished by then, or
-//!   is not taken. A read looks after its last byte. A byte of a later server's writes was copied after that end, so the look fails.
+//!   step of a write also holds [`OwnCalls`], which [`DataServer::serve`] takes for good before it returns: the step was finished by
+//!   then, or is not taken. A read looks after its last byte. A byte of a later server's writes was copied after that end, so the look
+//!   fails. A seal may still succeed: the leader ends no put in memory of an epoch that is over.
 //! - **The memory.** A call keeps the segment that it has found, also one that is withdrawn meanwhile, as a connection does.
 //!
 //! Nothing of a call happens between two polls, so a future that is dropped, or leaked, touches no memory any more.
@@ -28,7 +29,7 @@ const STEP: usize = 128 << 10;
 /// Bytes after which a call yields to other tasks and its deadline.
 const TURN: usize = 1 << 20;
 
-/// Whether calls of this process may touch the memory: while the server serves.
+/// Whether calls of this process may change the memory, and take what they have read: while the server serves.
 #[derive(Default)]
 pub(super) struct OwnCalls(RwLock<bool>);
 
@@ -60,23 +61,23 @@ impl DataServer {
         (self.identity.store, self.identity.epoch) == (peer.store, peer.epoch)
     }
 
-    /// Writes a batch, and seals with [`Seal::Yes`]. Answers `None` for a write that is refused, which may be there in part.
+    /// Writes a batch, and seals with [`Seal::Yes`]. The answers are there in order also if the call is dropped; `None` is that of a
+    /// write that is refused, which may be there in part.
     pub(crate) async fn write_own(
         &self,
         grant: &SealedGrant,
         ops: &[WriteOp<'_>],
         seal: Seal,
         sums: Sums,
-    ) -> Vec<Option<Checksum>> {
+        answers: &mut Vec<Option<Checksum>>,
+    ) {
         let begun = Instant::now();
-        let Ok(grant) = self.open_grant(grant, Access::Write) else { return vec![None; ops.len()] };
-        let (mut turn, mut patience) = (Turn::default(), None);
-        let mut answers = Vec::with_capacity(ops.len());
+        let Ok(grant) = self.open_grant(grant, Access::Write) else { return answers.resize(ops.len(), None) };
+        let mut turn = Turn::default();
         for op in ops {
-            answers.push(self.write_one(&grant, op, seal, sums, &mut turn, &mut patience).await.ok());
+            answers.push(self.write_one(&grant, op, seal, sums, &mut turn).await.ok());
         }
         self.request_seconds.of(Access::Write).record(begun.elapsed().as_secs_f64());
-        answers
     }
 
     async fn write_one(
@@ -86,16 +87,10 @@ impl DataServer {
         seal: Seal,
         sums: Sums,
         turn: &mut Turn,
-        patience: &mut Option<Instant>,
     ) -> Result<Checksum, Refusal> {
         let len = op.from.iter().map(|buffer| buffer.len() as u64).sum();
-        let place = Op { range: op.range, offset: op.offset, len };
-        let write = match self.admit_write(grant, place) {
-            Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
-                self.admit_later(grant, place, patience).await
-            }
-            answer => answer,
-        }?;
+        // One that has to wait for its turn does so at the connection.
+        let write = self.admit_write(grant, Op { range: op.range, offset: op.offset, len })?;
         let (mut checksum, mut to) = (sums.of_writes(), write.offset);
         for piece in op.from.iter().flat_map(|buffer| buffer.chunks(STEP)) {
             piece.add_to(&mut checksum);
@@ -109,25 +104,25 @@ impl DataServer {
             turn.after(piece.len()).await;
         }
         let sealing = (seal == Seal::Yes).then_some(grant);
-        self.end_write(&write, sealing, &self.counters.shm_bytes_written, patience).await?;
+        self.end_write(&write, sealing, &self.counters.shm_bytes_written, &mut None).await?;
         Ok(checksum.finish())
     }
 
-    /// Reads a batch into memory that no device may write to. Answers `None` for a read that is refused.
+    /// Reads a batch into memory that no device may write to. The answers are as those of [`Self::write_own`].
     pub(crate) async fn read_own(
         &self,
         grant: &SealedGrant,
         ops: &mut [ReadOp<'_>],
         sums: Sums,
-    ) -> Vec<Option<Checksum>> {
+        answers: &mut Vec<Option<Checksum>>,
+    ) {
         let begun = Instant::now();
-        let Ok(grant) = self.open_grant(grant, Access::Read) else { return vec![None; ops.len()] };
-        let (mut turn, mut answers) = (Turn::default(), Vec::with_capacity(ops.len()));
+        let Ok(grant) = self.open_grant(grant, Access::Read) else { return answers.resize(ops.len(), None) };
+        let mut turn = Turn::default();
         for op in ops {
             answers.push(self.read_one(&grant, op, sums, &mut turn).await.ok());
         }
         self.request_seconds.of(Access::Read).record(begun.elapsed().as_secs_f64());
-        answers
     }
 
     async fn read_one(

@@ -58,11 +58,17 @@ impl ShmTransport {
         (ops, seal): (&[WriteOp<'_>], Seal),
         deadline: Instant,
     ) -> Vec<Result<Checksum, TransferError>> {
-        let write = server.write_own(grant, ops, seal, self.tcp.sums());
-        let Ok(answers) = timeout_at(deadline, write).await else { return late(peer, ops.len()) };
+        let mut answers = Vec::with_capacity(ops.len());
+        let write = server.write_own(grant, ops, seal, self.tcp.sums(), &mut answers);
+        let in_time = timeout_at(deadline, write).await.is_ok();
+        // It keeps all of the memory, which what follows may outlast.
+        drop(server);
         let len = |op: &WriteOp<'_>| op.from.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         let done = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_some());
         self.note_own(own, Access::Write, done.map(|(op, _)| len(op)).sum());
+        if !in_time {
+            return late(peer, answers, ops.len());
+        }
         let refused = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         let left: Vec<_> = refused.map(|(op, _)| WriteOp { from: op.from.clone(), ..*op }).collect();
         let others = match left.as_slice() {
@@ -83,10 +89,16 @@ impl ShmTransport {
         if let Some(lost) = transport::lost(peer, ops) {
             return lost;
         }
-        let read = server.read_own(grant, ops, self.tcp.sums());
-        let Ok(answers) = timeout_at(deadline, read).await else { return late(peer, ops.len()) };
+        let mut answers = Vec::with_capacity(ops.len());
+        let read = server.read_own(grant, ops, self.tcp.sums(), &mut answers);
+        let in_time = timeout_at(deadline, read).await.is_ok();
+        // As for writes.
+        drop(server);
         let done = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_some());
         self.note_own(own, Access::Read, done.map(|(op, _)| len_of(op)).sum());
+        if !in_time {
+            return late(peer, answers, ops.len());
+        }
         let refused = ops.iter_mut().zip(&answers).filter(|(_, answer)| answer.is_none());
         let mut left: Vec<_> = refused
             .map(|(op, _)| ReadOp { into: op.into.iter_mut().map(ReadBuffer::reborrow).collect(), ..*op })
@@ -104,8 +116,11 @@ impl ShmTransport {
     }
 }
 
-fn late(peer: &Peer, ops: usize) -> Vec<Result<Checksum, TransferError>> {
-    vec![Err(TransferError::Deadline { store: peer.store, address: peer.address() }); ops]
+/// Returns what was done by the deadline.
+fn late(peer: &Peer, answers: Vec<Option<Checksum>>, ops: usize) -> Vec<Result<Checksum, TransferError>> {
+    let deadline = || TransferError::Deadline { store: peer.store, address: peer.address() };
+    let all = answers.into_iter().chain(std::iter::repeat(None)).take(ops);
+    all.map(|answer| answer.ok_or_else(deadline)).collect()
 }
 
 /// Puts the answers of the connection in the places of those that are missing.

@@ -140,22 +140,22 @@ impl Areas {
 
     /// Removes memory of somebody else, and ends its registrations.
     pub(crate) fn unregister(&self, address: usize) -> Result<(), RegisterError> {
-        let (area, users) = {
+        // Dropped without the lock: the last holder ends registrations.
+        let users: Vec<Option<Arc<Exposures>>>;
+        let area = {
             let mut listed = self.listed.write();
             let area = listed.by_address.get(&address).filter(|area| area.file().is_none());
             let area = area.ok_or(RegisterError::Unknown { address })?;
+            // Those of one that is being dropped end somewhere else.
+            users = self.users.lock().iter().map(Weak::upgrade).collect();
             // Calls find it under this lock only, so nobody takes it any more.
-            let in_use = RegisterError::InUse { address, len: area.len() };
-            if Arc::strong_count(area) > 1 {
-                return Err(in_use);
+            if Arc::strong_count(area) > 1 || users.iter().any(Option::is_none) {
+                return Err(RegisterError::InUse { address, len: area.len() });
             }
-            // The registrations of one that is being dropped end somewhere else.
-            let users: Vec<_> = self.users.lock().iter().map(Weak::upgrade).collect();
-            let users: Vec<_> = users.into_iter().collect::<Option<_>>().ok_or(in_use)?;
-            (listed.by_address.remove(&address), users)
+            listed.by_address.remove(&address)
         };
         // The registrations of an area that no call has end here.
-        area.iter().for_each(|area| users.iter().for_each(|user| user.forget(area.number)));
+        area.iter().for_each(|area| users.iter().flatten().for_each(|user| user.forget(area.number)));
         Ok(())
     }
 

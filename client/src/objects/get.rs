@@ -52,6 +52,9 @@ pub(super) struct Slot<'a> {
     destination: Destination<'a>,
     /// The whole of a doubtful object, out of which the destination is filled once the checksum was compared.
     copy: Option<Destination<'a>>,
+    /// That copy, once it was compared, if the destination is a device's. It is copied there when nothing is being read: other
+    /// reads may hold the buffers for that, and would stand still meanwhile.
+    checked: Option<Bytes>,
     pub(super) result: Option<GetResult>,
     source: Source,
     /// The leader's latest answer, with the places that have not been tried since.
@@ -186,6 +189,11 @@ impl Core {
             slot.copy_if_doubtful(self.checksum, &mut copied);
         }
         self.read_replicas(slots, granted, lease.min(deadline)).await;
+        for slot in slots.iter_mut() {
+            if let Some(value) = slot.checked.take() {
+                slot.deliver(value, &self.transport, deadline).await;
+            }
+        }
         let now = Instant::now();
         let mut expired = false;
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
@@ -259,9 +267,9 @@ impl Core {
             let Some((store, slots, results)) = reads.next().await else { return };
             next = slots;
             for (slot, result) in next.iter_mut().zip(results) {
-                self.judge_read(slot, store, result, lease).await;
+                self.judge_read(slot, store, result);
             }
-            next.retain(|slot| slot.result.is_none());
+            next.retain(|slot| slot.result.is_none() && slot.checked.is_none());
         }
     }
 
@@ -317,12 +325,11 @@ impl Core {
 
     /// Records the result of a read. The bytes are good if the store accepted the grant before and after it sent them
     /// and, if they are the whole object, their checksum is the writer's.
-    async fn judge_read(
+    fn judge_read(
         &self,
         slot: &mut Slot<'_>,
         store: StoreId,
         result: Result<Option<Checksum>, TransferError>,
-        until: Instant,
     ) {
         let Some(object) = &mut slot.object else { return };
         object.places.retain(|place| place.store != store);
@@ -341,7 +348,7 @@ impl Core {
             }
             Ok(_) => {
                 self.counters.bytes_read.add(slot.target().len());
-                slot.finish(version, self, until).await;
+                slot.finish(version, &self.local.cache);
             }
             Err(error) => {
                 tracing::debug!("{error}");
@@ -408,6 +415,7 @@ impl<'a> Slot<'a> {
             key,
             destination,
             copy: None,
+            checked: None,
             result: refused,
             source: Source::Pool,
             object: None,
@@ -499,8 +507,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Sets the result after the bytes were read and checked, and fills the local cache.
-    async fn finish(&mut self, version: PutId, core: &Core, until: Instant) {
-        let cache = &core.local.cache;
+    fn finish(&mut self, version: PutId, cache: &crate::local::LocalCache) {
         let cached = |value: &Bytes| {
             if cache.holds(value.len() as u64) {
                 cache.insert(&self.key, version, value.clone());
@@ -509,7 +516,12 @@ impl<'a> Slot<'a> {
         if let Some(mut copy) = self.copy.take() {
             let value = copy.filled().bytes().unwrap_or_default();
             cached(&value);
-            return self.deliver(value, &core.transport, until).await;
+            if self.destination.is_of_device() {
+                self.checked = Some(value);
+            } else {
+                self.result = Some(self.destination.deliver(value).map(Some));
+            }
+            return;
         }
         let got = self.destination.filled();
         match &got {

@@ -15,6 +15,8 @@ const NAME: &str = "libcuda.so.1";
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 1;
 const NOT_INITIALIZED: c_int = 3;
+const DEINITIALIZED: c_int = 4;
+const STUB_LIBRARY: c_int = 34;
 
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: a `c_uint`.
 const MEMORY_TYPE: c_int = 2;
@@ -83,16 +85,16 @@ functions! {
 
 impl Cuda {
     /// Returns the driver, or `None` while nothing in this process has loaded it: then none of its memory is a device's. That takes
-    /// some ten nanoseconds.
+    /// some ten nanoseconds. It is `None` in a forked child, too, in which a driver that its parent has used does not work.
     ///
     /// # Errors
     /// When the driver lacks a function.
     pub fn of_this_process() -> Result<Option<&'static Self>, CudaError> {
-        static FOUND: OnceLock<Cuda> = OnceLock::new();
+        static FOUND: OnceLock<(u32, Cuda)> = OnceLock::new();
         /// Libraries that had been loaded when the driver was last missing.
         static MISSING_AT: AtomicU64 = AtomicU64::new(0);
-        if let Some(cuda) = FOUND.get() {
-            return Ok(Some(cuda));
+        if let Some((process, cuda)) = FOUND.get() {
+            return Ok((*process == std::process::id()).then_some(cuda));
         }
         // A look for a library that is missing opens files, so there is none before another library is loaded. The number is read before
         // the look: a library that is loaded meanwhile is one more at the next call.
@@ -109,7 +111,7 @@ impl Cuda {
         // SAFETY: the library of that name is the CUDA driver.
         let cuda = unsafe { Self::of(library) };
         let cuda = cuda.map_err(|why| CudaError::new("be used from this driver", why.to_string()))?;
-        Ok(Some(FOUND.get_or_init(|| cuda)))
+        Ok(Some(&FOUND.get_or_init(|| (std::process::id(), cuda)).1))
     }
 
     /// Returns the device in whose memory the address lies, however that was allocated; `None` for host memory. All of an allocation
@@ -124,8 +126,9 @@ impl Cuda {
         // SAFETY: two attributes, and room of the size of each. Any address may be asked for.
         let done = unsafe { (self.cuPointerGetAttributes)(2, attributes.as_ptr(), into.as_ptr(), address) };
         match done {
-            // Before `cuInit` there is no device memory. Older drivers say of memory that they don't know that it is invalid.
-            NOT_INITIALIZED | INVALID_VALUE => return Ok(None),
+            // There is no device memory before `cuInit`, at the end of the process, and with the toolkit's stand-in for a driver.
+            // Older drivers say of memory that they don't know that it is invalid.
+            NOT_INITIALIZED | DEINITIALIZED | STUB_LIBRARY | INVALID_VALUE => return Ok(None),
             done => self.check("tell the kind of an address", done)?,
         }
         // The context of memory of the virtual-memory API is none, so the device is asked for.

@@ -51,7 +51,7 @@ pub(super) fn cut(ops: impl Iterator<Item = (usize, Vec<RawBytes>)>, most: usize
     }
     whole(&mut cuts);
     for (op, parts) in long {
-        let (mut offset, mut rest) = (0, parts.into_iter().peekable());
+        let (mut offset, mut rest) = (0, parts.into_iter().filter(|part| !part.is_empty()).peekable());
         while rest.peek().is_some() {
             let (mut parts, mut len) = (Vec::new(), 0);
             while let Some(part) = rest.peek_mut().filter(|_| len < most) {

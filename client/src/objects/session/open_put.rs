@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::coverage::Coverage;
 use crate::call::Unended;
+use crate::objects::core::device_error;
 use crate::objects::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, write_by};
 use crate::objects::range::ByteRange;
 use crate::objects::round::{Pending, Written};
@@ -122,7 +123,7 @@ impl OpenPut {
     /// A replica that lacks it is given up.
     pub(super) fn wrote(&self, range: ByteRange, mut answers: Answers) -> Result<(), Error> {
         let mut progress = self.progress.lock();
-        let mut written = None;
+        let (mut written, mut device) = (None, None);
         for (number, place) in self.live(&progress)? {
             let answer = answers.iter().position(|(replica, _)| *replica == number);
             progress.why = match answer.map(|at| answers.swap_remove(at).1) {
@@ -133,7 +134,13 @@ impl OpenPut {
                 Some(Ok(_)) => {
                     "its bytes differ from those of another one: the memory changed meanwhile".to_owned()
                 }
-                Some(Err(error)) => error.to_string(),
+                Some(Err(error)) => {
+                    let why = error.to_string();
+                    if let TransferError::Device(error) = error {
+                        device = Some(error);
+                    }
+                    why
+                }
                 None => "it was not written".to_owned(),
             };
             progress.failed.push((number, place.store));
@@ -143,7 +150,7 @@ impl OpenPut {
                 progress.coverage.done(range.offset, checksum);
                 Ok(())
             }
-            None => Err(self.failure(&progress)),
+            None => Err(device.map_or_else(|| self.failure(&progress), |why| device_error(WRITE, &why))),
         }
     }
 

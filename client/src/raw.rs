@@ -140,7 +140,7 @@ fn destination(ranges: Vec<RangeIntoRaw>) -> Destination<'static> {
 ///
 /// It may also be memory of NVIDIA GPUs, if this process has loaded their driver, or both in one item. Its bytes go through
 /// pinned memory of the client: 96 MiB at most, in pieces that are copied while others are transferred. A copy begins after the work
-/// that the caller has given the default stream of that GPU before. A deadline can't end a copy that has begun, and the drop of a
+/// that the caller has given the legacy default stream of that GPU's primary context before. A deadline can't end a copy that has begun, and the drop of a
 /// future waits for it. Bytes in memory of a GPU can't be written again in a put session whose write was abandoned.
 impl Client {
     /// [`batch_put_from`](Self::batch_put_from) of memory that is named by its address.

@@ -237,7 +237,7 @@ impl Data {
     fn begin(&self, identity: Identity) -> std::io::Result<()> {
         let mut serving = self.serving.lock();
         let begun = self.serve(identity)?;
-        self.memory.set_server(&begun.server);
+        begun.server.admit_own_calls(&self.memory);
         *serving = Some(begun);
         Ok(())
     }

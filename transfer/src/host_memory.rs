@@ -6,7 +6,7 @@ use mc_cuda::Cuda;
 
 use crate::areas::Areas;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
-use crate::{RegisterError, RegisteredMemory, Transports};
+use crate::{DeviceError, RegisterError, RegisteredMemory, Transports};
 
 /// Memory of this process that transports reach where it is: what it allocates, and what others have allocated and it registers.
 ///
@@ -58,7 +58,7 @@ impl HostMemory {
             // SAFETY: as the caller promises.
             Ok(None) => unsafe { self.areas.register(base, len) },
             Ok(Some(device)) => Err(RegisterError::OfDevice { address, len, device: device.to_string() }),
-            Err(why) => Err(RegisterError::Unlocated { address, why: why.into() }),
+            Err(why) => Err(RegisterError::Unlocated { address, why: DeviceError::of_driver(why) }),
         }
     }
 

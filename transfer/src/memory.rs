@@ -24,9 +24,8 @@ impl Memory {
         Self { segments: RwLock::new(segments.into_iter().map(Some).collect()), server: RwLock::default() }
     }
 
-    /// Names the server of the memory, through which clients of this process reach it: see
-    /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the one before.
-    pub fn set_server(&self, server: &Arc<DataServer>) {
+    /// See [`DataServer::admit_own_calls`].
+    pub(crate) fn set_server(&self, server: &Arc<DataServer>) {
         *self.server.write() = Arc::downgrade(server);
     }
 

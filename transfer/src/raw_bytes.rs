@@ -58,9 +58,9 @@ impl RawBytes {
     /// # Errors
     /// When the driver does not tell.
     pub fn locate<'r>(all: impl IntoIterator<Item = &'r mut Self>) -> Result<(), DeviceError> {
-        let Some(cuda) = Cuda::of_this_process()? else { return Ok(()) };
+        let Some(cuda) = Cuda::of_this_process().map_err(DeviceError::of_driver)? else { return Ok(()) };
         all.into_iter().filter(|bytes| !bytes.is_empty()).try_for_each(|bytes| {
-            bytes.device = cuda.device_of(bytes.base.as_ptr() as u64)?;
+            bytes.device = cuda.device_of(bytes.base.as_ptr() as u64).map_err(DeviceError::of_driver)?;
             Ok(())
         })
     }

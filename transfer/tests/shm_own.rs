@@ -21,7 +21,7 @@ use mc_types::{Access, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, 
 fn own_client(host: &Host) -> (ShmTransport, Arc<Memory>, Arc<AtomicU64>) {
     let (transport, moved) = client(ShmAccess::SameUid);
     let memory = Arc::new(Memory::of(Vec::new()));
-    memory.set_server(&host.server);
+    host.server.admit_own_calls(&memory);
     (transport.with_own_store(host.store, Arc::downgrade(&memory)), memory, moved)
 }
 

@@ -13,6 +13,8 @@
 //!
 //! Nothing of a call happens between two polls, so a future that is dropped, or leaked, touches no memory any more.
 
+use std::sync::Arc;
+
 use mc_types::{Access, Grant, SealedGrant};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::time::Instant;
@@ -21,6 +23,7 @@ use super::check::Refusal;
 use super::{Counters, DataServer};
 use crate::checksum::{Checksum, Sums};
 use crate::fence::Fenced;
+use crate::memory::Memory;
 use crate::transport::{Peer, ReadOp, Seal, WriteOp};
 use crate::wire::Op;
 
@@ -56,6 +59,12 @@ impl Drop for Admission<'_> {
 }
 
 impl DataServer {
+    /// Lets clients of this process reach the memory that it serves: see
+    /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the server before.
+    pub fn admit_own_calls(self: &Arc<Self>, memory: &Memory) {
+        memory.set_server(self);
+    }
+
     /// Whether it serves this memory.
     pub(crate) fn is_of(&self, peer: &Peer) -> bool {
         (self.identity.store, self.identity.epoch) == (peer.store, peer.epoch)

@@ -150,10 +150,8 @@ impl DeviceError {
     fn at(device: Device, why: &impl fmt::Display) -> Self {
         Self { what: format!("{device}: {why}") }
     }
-}
 
-impl From<CudaError> for DeviceError {
-    fn from(why: CudaError) -> Self {
+    pub(crate) fn of_driver(why: CudaError) -> Self {
         Self { what: why.to_string() }
     }
 }

@@ -7,4 +7,4 @@ mod driver;
 mod stage;
 
 pub use driver::{Cuda, CudaError, Device};
-pub use stage::{Copy, Stage, Towards};
+pub use stage::{DeviceCopy, Stage, Towards};

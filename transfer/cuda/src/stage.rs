@@ -25,7 +25,7 @@ pub struct Stage {
 
 /// Bytes in the memory of a device, and their place in the host memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Copy {
+pub struct DeviceCopy {
     /// The device.
     pub device: Device,
     /// Address of the first byte there.
@@ -92,7 +92,7 @@ impl Stage {
     ///
     /// # Panics
     /// When a copy would not be inside of the host memory.
-    pub unsafe fn copy(&mut self, towards: Towards, copies: &[Copy]) -> Result<(), CudaError> {
+    pub unsafe fn copy(&mut self, towards: Towards, copies: &[DeviceCopy]) -> Result<(), CudaError> {
         if self.is_lost {
             return Err(CudaError::new("copy", "an earlier copy did not end"));
         }
@@ -118,7 +118,7 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::copy`] until the lane of the device was waited for; the copies must be inside.
-    unsafe fn begin(&mut self, towards: Towards, copies: &[Copy]) -> Result<(), CudaError> {
+    unsafe fn begin(&mut self, towards: Towards, copies: &[DeviceCopy]) -> Result<(), CudaError> {
         let Some(first) = copies.first() else { return Ok(()) };
         let at = match self.lanes.iter().position(|lane| lane.device == first.device) {
             Some(at) => at,

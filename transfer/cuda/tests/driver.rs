@@ -5,7 +5,7 @@ mod fake;
 
 use std::ptr::NonNull;
 
-use mc_cuda::{Copy, Cuda, Device, Stage, Towards};
+use mc_cuda::{Cuda, Device, DeviceCopy, Stage, Towards};
 use parking_lot::MutexGuard;
 
 use crate::fake::{Fake, Memory};
@@ -27,8 +27,8 @@ fn device_of(memory: Memory) -> Device {
     cuda().device_of(memory.address()).unwrap().unwrap()
 }
 
-fn copy(memory: Memory, from: usize, at: usize, len: usize) -> Copy {
-    Copy { device: device_of(memory), address: memory.address() + from as u64, at, len }
+fn copy(memory: Memory, from: usize, at: usize, len: usize) -> DeviceCopy {
+    DeviceCopy { device: device_of(memory), address: memory.address() + from as u64, at, len }
 }
 
 /// Host memory that is pinned.
@@ -45,7 +45,7 @@ impl Host {
         Self { stage, bytes }
     }
 
-    fn copy(&mut self, towards: Towards, copies: &[Copy]) -> Result<(), String> {
+    fn copy(&mut self, towards: Towards, copies: &[DeviceCopy]) -> Result<(), String> {
         // SAFETY: memory of devices that is never freed, and which nothing else uses.
         unsafe { self.stage.copy(towards, copies) }.map_err(|why| why.to_string())
     }

@@ -1,10 +1,10 @@
 //! Which bytes of a call go through which buffer.
 
-use mc_cuda::{Copy, Device};
+use mc_cuda::{Device, DeviceCopy};
 
 use crate::RawBytes;
 
-/// What goes through one buffer at a time.
+/// Bytes that go through a buffer at the same time.
 #[derive(Debug)]
 pub(super) struct Piece {
     /// Operations, or one cut of an operation that is longer than a buffer.
@@ -97,10 +97,10 @@ impl Piece {
     }
 
     /// Copies of the parts in memory of devices.
-    pub(super) fn of_devices(&self) -> Vec<Copy> {
+    pub(super) fn of_devices(&self) -> Vec<DeviceCopy> {
         let copy = |(at, part): (usize, RawBytes)| {
             let (address, len) = (part.as_ptr() as u64, part.len());
-            part.device().filter(|_| len > 0).map(|device| Copy { device, address, at, len })
+            part.device().filter(|_| len > 0).map(|device| DeviceCopy { device, address, at, len })
         };
         self.parts().filter_map(copy).collect()
     }

@@ -6,7 +6,7 @@ use std::mem::{ManuallyDrop, forget};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use mc_cuda::{Copy, CudaError, Device, Stage, Towards};
+use mc_cuda::{CudaError, Device, DeviceCopy, Stage, Towards};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -123,7 +123,7 @@ impl Lease {
         self.copy(Towards::Devices, piece.of_devices()).await
     }
 
-    async fn copy(mut self, towards: Towards, copies: Vec<Copy>) -> Result<Self, DeviceError> {
+    async fn copy(mut self, towards: Towards, copies: Vec<DeviceCopy>) -> Result<Self, DeviceError> {
         let Some(device) = copies.first().map(|copy| copy.device) else { return Ok(self) };
         job::run(move || {
             // SAFETY: memory that the caller of the transport keeps while `job::run` lasts, under the rules of `RawBytes`.

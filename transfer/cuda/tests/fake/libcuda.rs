@@ -35,7 +35,7 @@ struct Memory {
 }
 
 /// A copy that was asked for and not done.
-struct Copy {
+struct Asked {
     from: usize,
     to: usize,
     len: usize,
@@ -48,7 +48,7 @@ struct State {
     memory: Vec<Memory>,
     pinned: HashMap<usize, usize>,
     /// Copies of each stream.
-    streams: HashMap<usize, Vec<Copy>>,
+    streams: HashMap<usize, Vec<Asked>>,
     made: usize,
     calls: HashMap<String, c_int>,
     /// The function whose calls fail, after so many more that don't.
@@ -98,7 +98,7 @@ impl State {
         self.memory.iter().find(|memory| memory.base <= address && address + len <= memory.base + memory.len)
     }
 
-    fn ask(&mut self, stream: *mut c_void, current: c_int, copy: Copy) -> Result<(), c_int> {
+    fn ask(&mut self, stream: *mut c_void, current: c_int, copy: Asked) -> Result<(), c_int> {
         let memory = self.at(copy.device, copy.len).ok_or(INVALID_VALUE)?;
         if memory.ordinal != current {
             return Err(INVALID_CONTEXT);
@@ -114,7 +114,7 @@ impl State {
 
     fn carry_out(&mut self, stream: usize) -> Result<(), c_int> {
         let copies = std::mem::take(self.streams.get_mut(&stream).ok_or(INVALID_VALUE)?);
-        for Copy { from, to, len, device } in copies {
+        for Asked { from, to, len, device } in copies {
             let memory = self.at(device, len).ok_or(ILLEGAL_ADDRESS)?;
             let (base, size) = (memory.base as *mut c_void, memory.len);
             unsafe {
@@ -311,7 +311,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: usize, s
     let (from, to) = (from as usize, to as usize);
     let asked = called_in_context("cuMemcpyDtoHAsync_v2");
     code(
-        asked.and_then(|(mut state, device)| state.ask(stream, device, Copy { from, to, len, device: from })),
+        asked.and_then(|(mut state, device)| state.ask(stream, device, Asked { from, to, len, device: from })),
     )
 }
 
@@ -324,5 +324,5 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
 ) -> c_int {
     let (from, to) = (from as usize, to as usize);
     let asked = called_in_context("cuMemcpyHtoDAsync_v2");
-    code(asked.and_then(|(mut state, device)| state.ask(stream, device, Copy { from, to, len, device: to })))
+    code(asked.and_then(|(mut state, device)| state.ask(stream, device, Asked { from, to, len, device: to })))
 }

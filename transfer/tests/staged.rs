@@ -279,6 +279,24 @@ async fn a_copy_that_fails_fails_its_operation_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_the_device_refuses_fails_its_operation_alone() {
+    let fake = Fake::get();
+    let len = 10 * MIB;
+    let (host, bytes) = (Host::start(ShmAccess::Off, 5 * len).await, pattern(len, 7));
+    let (good, short) = (fake.holding(&bytes, 0), fake.allocate(MIB, 0));
+    // SAFETY: the driver alone is told of the range, and refuses it.
+    let mut beyond = unsafe { RawBytes::new(short.base, len) };
+    RawBytes::locate([&mut beyond]).unwrap();
+    let ranges: Vec<_> = (0..5).map(|nth| (nth * len as u64, len, 1)).collect();
+    let grant = host.grant(Access::Write, &ranges);
+    // Each is a piece of its own, and the last two begin after the first one has failed.
+    let ops: Vec<_> = (0..5).map(|nth| write(nth, 0, &[if nth == 0 { beyond } else { all(good) }])).collect();
+    let answers = staged(TcpTransport::default()).write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
+    assert!(matches!(answers[0], Err(TransferError::Device(_))), "{answers:?}");
+    assert_eq!(answers[1..], vec![Ok(Checksum::of(&bytes)); 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_fails_gets_no_further_pieces() {
     let fake = Fake::get();
     let host = Host::start(ShmAccess::Off, 2 * LONG).await;

@@ -45,7 +45,7 @@ pub struct StagedTransport {
     stages: Arc<Stages>,
 }
 
-/// What the pieces of one call share.
+/// State that all pieces of one call share.
 struct Call<'a> {
     peer: &'a Peer,
     grant: &'a SealedGrant,
@@ -247,9 +247,7 @@ impl StagedTransport {
         let (cuts, mut answers): (Vec<_>, Vec<_>) = good.into_iter().unzip();
         piece.cuts = cuts;
         if let Err(error) = lease.scatter(&piece).await {
-            let error = TransferError::Device(error);
-            call.note(&[Err(error.clone())]);
-            answers.fill(Err(error));
+            answers.fill(Err(TransferError::Device(error)));
         }
         piece.cuts.into_iter().zip(answers).chain(bad).collect()
     }
@@ -269,10 +267,14 @@ impl Call<'_> {
         leased.map_err(TransferError::Device)
     }
 
-    /// Keeps other pieces from being begun after a failure that would be theirs, too. A store refuses operations one by one.
+    /// Keeps other pieces from being begun after a failure that would be theirs, too. A store refuses operations one by one, and a
+    /// device refuses single addresses.
     fn note(&self, answers: &[Answer]) {
         let is_shared = |error: &&TransferError| {
-            !matches!(error, TransferError::Refused { .. } | TransferError::InDoubt { .. })
+            !matches!(
+                error,
+                TransferError::Refused { .. } | TransferError::InDoubt { .. } | TransferError::Device(_)
+            )
         };
         if let Some(error) = answers.iter().filter_map(|answer| answer.as_ref().err()).find(is_shared) {
             self.failure.lock().get_or_insert_with(|| error.clone());

@@ -41,6 +41,13 @@ pub struct ReadOp<'a> {
     pub into: Vec<ReadBuffer<'a>>,
 }
 
+impl ReadOp<'_> {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.into.iter().map(|buffer| buffer.len() as u64).sum()
+    }
+}
+
 /// Write local buffers to part of a granted range.
 pub struct WriteOp<'a> {
     /// Index of the range in the grant.
@@ -49,6 +56,13 @@ pub struct WriteOp<'a> {
     pub offset: u64,
     /// Buffers with the bytes, in order.
     pub from: Vec<WriteBuffer<'a>>,
+}
+
+impl WriteOp<'_> {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.from.iter().map(|buffer| buffer.len() as u64).sum()
+    }
 }
 
 /// Whether a batch of writes is the last one to its ranges.

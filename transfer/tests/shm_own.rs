@@ -8,6 +8,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use common::host::{Host, MIB, client, read};
 use common::{CLUSTER, KEY, LIFETIME, pattern, refusal, soon};
@@ -83,6 +84,27 @@ async fn bytes_move_without_a_connection() {
     let PeerTransport { name, usable, how, bytes, .. } = report.transports[0].clone();
     assert_eq!((report.store, report.address), (host.store, host.peer.endpoints[0].address.clone()));
     assert_eq!((name, usable, how.as_str(), bytes), ("shm", true, "in this process", 2 * each));
+}
+
+#[tokio::test]
+async fn a_batch_that_meets_its_deadline_keeps_what_was_done() {
+    let host = own_host(4 * MIB).await;
+    let (transport, _memory, moved) = own_client(&host);
+    let (small, large) = (pattern(1_000, 1), pattern(3 * MIB, 2));
+    let ranges = [(0, small.len(), 5), (MIB as u64, large.len(), 5)];
+    let ops = [
+        WriteOp { range: 0, offset: 0, from: vec![(&small).into()] },
+        WriteOp { range: 1, offset: 0, from: vec![(&large).into()] },
+    ];
+    let grant = host.grant(Access::Write, &ranges);
+    tokio::time::pause();
+    let mut writing = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon());
+    assert!(futures::poll!(&mut writing).is_pending(), "the large one yields");
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    let answers = writing.await;
+    assert_eq!(answers[0], Ok(Checksum::of(&small)));
+    assert!(matches!(answers[1], Err(TransferError::Deadline { .. })), "{answers:?}");
+    assert_eq!(moved.load(Ordering::SeqCst), small.len() as u64);
 }
 
 #[tokio::test]

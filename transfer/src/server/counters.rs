@@ -12,11 +12,12 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     /// Read operations answered with good bytes.
     pub reads: AtomicU64,
-    /// Bytes that clients of this host read from the segments themselves and found good, or had checked.
+    /// Bytes that clients of this host, or of this process, read from the segments themselves and found good, or had checked.
     pub shm_bytes_read: AtomicU64,
     /// Those read operations.
     pub shm_reads: AtomicU64,
-    /// Bytes of acknowledged writes that were copied out of memory that clients of this host share.
+    /// Bytes of acknowledged writes that were copied out of memory that clients of this host share, or that clients of this process
+    /// copied.
     pub shm_bytes_written: AtomicU64,
     /// Read operations through shared memory about which this store was asked.
     pub checks: AtomicU64,
@@ -51,7 +52,8 @@ impl Counters {
 }
 
 /// Histograms of the time that a data server takes for a request, in seconds: from its header until the last byte of
-/// its answer is handed to the socket. Requests whose connection ends before that do not count.
+/// its answer is handed to the socket. Requests whose connection ends before that do not count. Those of clients of this process count as
+/// long as their calls take.
 #[derive(Clone, Debug)]
 pub struct RequestSeconds {
     /// Read requests.

@@ -97,9 +97,8 @@ impl DataServer {
         sums: Sums,
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
-        let len = op.from.iter().map(|buffer| buffer.len() as u64).sum();
         // One that has to wait for its turn does so at the connection.
-        let write = self.admit_write(grant, Op { range: op.range, offset: op.offset, len })?;
+        let write = self.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
         let (mut checksum, mut to) = (sums.of_writes(), write.offset);
         for piece in op.from.iter().flat_map(|buffer| buffer.chunks(STEP)) {
             piece.add_to(&mut checksum);
@@ -141,7 +140,7 @@ impl DataServer {
         sums: Sums,
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
-        let len = op.into.iter().map(|buffer| buffer.len() as u64).sum();
+        let len = op.len();
         let (lent, range, _) = self.locate(grant, Op { range: op.range, offset: op.offset, len })?;
         let start = range.offset + op.offset;
         let (mut checksum, mut from) = (sums.of_reads(), start);

@@ -25,6 +25,10 @@
 //!   caller publishes no range whose write failed.
 //! - The bounce buffer of such a request is not used again. So if the same bytes are written again, a late copy brings the same bytes.
 //!
+//! # The store of this process
+//!
+//! Calls copy to and from its memory by themselves, under the checks of its server: see `server::own`.
+//!
 //! # Ends
 //!
 //! A client keeps mappings only as long as its connection to the store lasts, and so does the store. Otherwise the memory of
@@ -228,10 +232,6 @@ impl ShmTransport {
     }
 }
 
-fn len_of(op: &ReadOp<'_>) -> u64 {
-    op.into.iter().map(|buffer| buffer.len() as u64).sum()
-}
-
 impl Stores {
     /// Forgets a session whose connection has ended.
     fn forget(&self, memory: (StoreId, SegmentEpoch), session: &Arc<Session>) {
@@ -258,7 +258,7 @@ impl ShmTransport {
             if let Some(lost) = transport::lost(peer, ops) {
                 return lost;
             }
-            let total: u64 = ops.iter().map(len_of).sum();
+            let total: u64 = ops.iter().map(ReadOp::len).sum();
             let usable = |session: &Arc<Session>| total >= WORTH_IT || session.is_stamped();
             let Some(session) = self.session(peer, deadline).await.filter(usable) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
@@ -271,7 +271,7 @@ impl ShmTransport {
                 return vec![Err(TransferError::Deadline { store, address }); ops.len()];
             };
             let unsure = || ops.iter().zip(&copied).filter(|(_, (_, good))| !good);
-            let asked: Vec<_> = unsure().map(|(op, _)| (op.range, op.offset, len_of(op))).collect();
+            let asked: Vec<_> = unsure().map(|(op, _)| (op.range, op.offset, op.len())).collect();
             let verdicts = match asked.as_slice() {
                 [] => Vec::new(),
                 asked => self.tcp.check(peer, grant, asked, deadline).await,
@@ -286,10 +286,10 @@ impl ShmTransport {
             for (op, (checksum, good)) in ops.iter().zip(copied) {
                 let verdict = if good { Ok(()) } else { verdicts.next().unwrap_or_else(unanswered) };
                 if good {
-                    unasked = (unasked.0 + 1, unasked.1 + len_of(op));
+                    unasked = (unasked.0 + 1, unasked.1 + op.len());
                 }
                 if verdict.is_ok() {
-                    read += len_of(op);
+                    read += op.len();
                 }
                 answers.push(verdict.map(|()| checksum));
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use mc_types::{Access, SealedGrant, StoreId};
 use tokio::time::{Instant, timeout_at};
 
-use super::{SHM, ShmTransport, len_of};
+use super::{SHM, ShmTransport};
 use crate::ReadBuffer;
 use crate::checksum::Checksum;
 use crate::memory::Memory;
@@ -63,9 +63,8 @@ impl ShmTransport {
         let in_time = timeout_at(deadline, write).await.is_ok();
         // It keeps all of the memory, which what follows may outlast.
         drop(server);
-        let len = |op: &WriteOp<'_>| op.from.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         let done = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_some());
-        self.note_own(own, Access::Write, done.map(|(op, _)| len(op)).sum());
+        self.note_own(own, Access::Write, done.map(|(op, _)| op.len()).sum());
         if !in_time {
             return late(peer, answers, ops.len());
         }
@@ -95,7 +94,7 @@ impl ShmTransport {
         // As for writes.
         drop(server);
         let done = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_some());
-        self.note_own(own, Access::Read, done.map(|(op, _)| len_of(op)).sum());
+        self.note_own(own, Access::Read, done.map(|(op, _)| op.len()).sum());
         if !in_time {
             return late(peer, answers, ops.len());
         }

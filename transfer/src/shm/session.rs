@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 
-use super::{Message, files, len_of};
+use super::{Message, files};
 use crate::areas::Area;
 use crate::mapping::Mapping;
 use crate::transport::ReadOp;
@@ -116,7 +116,7 @@ impl Session {
             let GrantedRange { segment, offset, len, index } =
                 *ranges.get(usize::try_from(op.range).ok()?)?;
             let segment = self.segments.get(&segment)?;
-            let (start, wanted) = (offset.checked_add(op.offset)?, len_of(op));
+            let (start, wanted) = (offset.checked_add(op.offset)?, op.len());
             let inside = op.offset.checked_add(wanted)? <= len && segment.bytes.contains(start, wanted);
             inside.then_some(Found { segment, bytes: start..start + wanted, index, op })
         };

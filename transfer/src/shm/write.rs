@@ -32,9 +32,8 @@ struct Part<'a> {
 
 /// Whether a batch should go through shared memory.
 pub(super) fn is_worth_it(ops: &[WriteOp<'_>]) -> bool {
-    let len = |op: &WriteOp<'_>| op.from.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
     // One of no bytes only seals, and has no place.
-    ops.iter().all(|op| len(op) > 0) && ops.iter().map(len).sum::<u64>() >= WORTH_IT
+    ops.iter().all(|op| op.len() > 0) && ops.iter().map(WriteOp::len).sum::<u64>() >= WORTH_IT
 }
 
 /// How the rounds of a batch have ended.

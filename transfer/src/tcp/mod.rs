@@ -239,7 +239,7 @@ impl Transport for TcpTransport {
                 return lost;
             }
             let count = ops.len();
-            let total = ops.iter().flat_map(|op| &op.into).map(|buffer| buffer.len() as u64).sum();
+            let total = ops.iter().map(ReadOp::len).sum();
             let call = match Call::new(self, peer, grant, deadline) {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],
@@ -262,7 +262,7 @@ impl Transport for TcpTransport {
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
         Box::pin(async move {
             let count = ops.len();
-            let total = ops.iter().flat_map(|op| &op.from).map(|buffer| buffer.len() as u64).sum();
+            let total = ops.iter().map(WriteOp::len).sum();
             let call = match Call::new(self, peer, grant, deadline) {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],

@@ -185,7 +185,7 @@ class ReadSession:
     """One version of an object that is read range by range, for example layer by layer. Its read lease is renewed until it is closed."""
 
     def __init__(self, opened: Opened, session: _native.GetSession) -> None:
-        # What the client keeps as long as it lives, such as registered memory, has to stay with it.
+        # A client frees registered memory at its end, so a session keeps the whole client.
         self._opened, self._client, self._session = opened, opened.client, session
 
     @property

@@ -1,12 +1,11 @@
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-
-use mc_cuda::Cuda;
 
 use crate::areas::Areas;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
-use crate::{DeviceError, RegisterError, RegisteredMemory, Transports};
+use crate::{RawBytes, RegisterError, RegisteredMemory, Transports};
 
 /// Memory of this process that transports reach where it is: what it allocates, and what others have allocated and it registers.
 ///
@@ -49,17 +48,17 @@ impl HostMemory {
     /// # Safety
     /// The memory must be mapped, readable and writable until [`Self::unregister`] has returned `Ok`. The rules of [`RawBytes`](crate::RawBytes) hold for each call on it.
     pub unsafe fn register(&self, base: *mut u8, len: usize) -> Result<(), RegisterError> {
-        let address = base as usize;
-        let located = Cuda::of_this_process().and_then(|cuda| match cuda {
-            Some(cuda) => cuda.device_of(address as u64),
-            None => Ok(None),
-        });
-        match located {
-            // SAFETY: as the caller promises.
-            Ok(None) => unsafe { self.areas.register(base, len) },
-            Ok(Some(device)) => Err(RegisterError::OfDevice { address, len, device: device.to_string() }),
-            Err(why) => Err(RegisterError::Unlocated { address, why: DeviceError::of_driver(why) }),
+        if let Some(first) = NonNull::new(base) {
+            // SAFETY: no call gets it. Any address may be looked up.
+            let mut bytes = unsafe { RawBytes::new(first, len) };
+            let address = base as usize;
+            RawBytes::locate([&mut bytes]).map_err(|why| RegisterError::Unlocated { address, why })?;
+            if let Some(device) = bytes.device() {
+                return Err(RegisterError::OfDevice { address, len, device: device.to_string() });
+            }
         }
+        // SAFETY: as the caller promises.
+        unsafe { self.areas.register(base, len) }
     }
 
     /// Ends the registration of memory, which must begin at this address. No device has access to it when this has returned. Its owner may

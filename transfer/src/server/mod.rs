@@ -42,7 +42,8 @@ use crate::wire::Op;
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of connections beyond the limit that are refused at the same time; more wait to be accepted.
+/// Maximum number of connections beyond the limit that are refused at the same time, and a quarter of those within it where these are
+/// few: they take descriptors that the process has for other things. More wait to be accepted.
 const REFUSED_AT_ONCE: usize = 64;
 /// Longest wait for the hello of a connection that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_millis(250);
@@ -259,7 +260,7 @@ impl DataServer {
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
         let own_calls = self.own_calls.admit();
         let connections = TaskTracker::new();
-        let refusals = Arc::new(Semaphore::new(REFUSED_AT_ONCE));
+        let refusals = Arc::new(Semaphore::new((self.max_connections / 4).clamp(1, REFUSED_AT_ONCE)));
         // Reserve a place for a refusal before accepting: a connection takes a descriptor even if it is refused.
         let next = async || (refusals.clone().acquire_owned().await, listener.accept().await);
         while let Some((refusal, accepted)) = shutdown.run_until_cancelled(next()).await {

@@ -88,13 +88,18 @@ impl Cuda {
     /// some ten nanoseconds. It is `None` in a forked child, too, in which a driver that its parent has used does not work.
     ///
     /// # Errors
-    /// When the driver lacks a function.
+    /// When the driver lacks a function. It is looked at once: a driver that was loaded stays.
     pub fn of_this_process() -> Result<Option<&'static Self>, CudaError> {
-        static FOUND: OnceLock<(u32, Cuda)> = OnceLock::new();
+        static FOUND: OnceLock<(u32, Result<Cuda, CudaError>)> = OnceLock::new();
         /// Libraries that had been loaded when the driver was last missing.
         static MISSING_AT: AtomicU64 = AtomicU64::new(0);
-        if let Some((process, cuda)) = FOUND.get() {
-            return Ok((*process == std::process::id()).then_some(cuda));
+        let of_here = |(process, found): &'static (u32, Result<Self, CudaError>)| match found {
+            _ if *process != std::process::id() => Ok(None),
+            Ok(cuda) => Ok(Some(cuda)),
+            Err(why) => Err(why.clone()),
+        };
+        if let Some(found) = FOUND.get() {
+            return of_here(found);
         }
         // A look for a library that is missing opens files, so there is none before another library is loaded. The number is read before
         // the look: a library that is loaded meanwhile is one more at the next call.
@@ -108,10 +113,12 @@ impl Cuda {
             MISSING_AT.store(loaded, Ordering::Relaxed);
             return Ok(None);
         };
-        // SAFETY: the library of that name is the CUDA driver.
-        let cuda = unsafe { Self::of(library) };
-        let cuda = cuda.map_err(|why| CudaError::new("be used from this driver", why.to_string()))?;
-        Ok(Some(&FOUND.get_or_init(|| (std::process::id(), cuda)).1))
+        of_here(FOUND.get_or_init(|| {
+            // SAFETY: the library of that name is the CUDA driver.
+            let cuda = unsafe { Self::of(library) };
+            let cuda = cuda.map_err(|why| CudaError::new("be used from this driver", why.to_string()));
+            (std::process::id(), cuda)
+        }))
     }
 
     /// Returns the device in whose memory the address lies, however that was allocated; `None` for host memory. All of an allocation

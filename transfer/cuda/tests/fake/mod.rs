@@ -17,9 +17,18 @@ pub(crate) const NAME: &str = "libcuda.so.1";
 
 /// Returns a folder with the driver.
 pub(crate) fn build() -> TempDir {
+    build_without(None)
+}
+
+/// Returns a folder with a driver that may lack a function.
+pub(crate) fn build_without(function: Option<&str>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("libcuda.rs");
-    std::fs::write(&source, include_str!("libcuda.rs")).unwrap();
+    let mut code = include_str!("libcuda.rs").to_owned();
+    if let Some(function) = function {
+        code = code.replace(&format!("fn {function}("), "fn fake_unknown(");
+    }
+    std::fs::write(&source, code).unwrap();
     let built = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "panic=abort"])
         .args(["-C", &format!("link-arg=-Wl,-soname,{NAME}"), "-o"])

@@ -65,6 +65,19 @@ impl RawBytes {
         })
     }
 
+    /// Waits for the work that a stream of the device has got in whose memory the bytes lie, if that was [looked up](Self::locate).
+    ///
+    /// # Safety
+    /// The stream must exist, or be a number that stands for a default one.
+    ///
+    /// # Errors
+    /// When the driver can't wait for it.
+    pub unsafe fn wait_for(&self, stream: usize) -> Result<(), DeviceError> {
+        let Some(device) = self.device else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        unsafe { device.wait_for(stream) }.map_err(|why| DeviceError::at(device, &why))
+    }
+
     /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -26,6 +26,7 @@ class Driver:
         self._library = ctypes.CDLL(str(library))
         self._library.fake_allocate.restype = ctypes.c_void_p
         self._library.fake_allocate.argtypes = [ctypes.c_size_t, ctypes.c_int]
+        self._library.fake_stream.restype = ctypes.c_size_t
         self._library.fake_open.argtypes = [ctypes.c_void_p, ctypes.c_bool]
         assert self._library.cuInit(0) == 0
 
@@ -43,6 +44,10 @@ class Driver:
         value = ctypes.string_at(memory.address, memory.length)
         self._library.fake_open(memory.address, False)
         return value
+
+    def stream(self, device: int) -> int:
+        """A stream of a device."""
+        return int(self._library.fake_stream(device))
 
     def calls(self, name: str) -> int:
         """Number of calls of a function."""

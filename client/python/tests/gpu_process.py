@@ -12,6 +12,7 @@ import pytest
 
 import mc
 from gpu import Driver, Memory
+from mc._memory import raw
 from mooncake.store import MooncakeDistributedStore
 
 LARGE = 40 << 20
@@ -89,6 +90,13 @@ def values(driver: Driver, client: mc.Client) -> None:
         if isinstance(source, Exchanged):
             assert source.streams == [1], "the stream that copies wait for"
     assert Torch.waited == 3
+
+    for device in (0, 1):
+        streamed = driver.holding(b"streamed", device)
+        streamed.__cuda_array_interface__["stream"] = driver.stream(device)
+        waits = driver.calls("cuStreamSynchronize")
+        assert raw(streamed).address == streamed.address
+        assert driver.calls("cuStreamSynchronize") == waits + 1, "in the context of its device, which this thread does not have"
 
     part = driver.holding(b"part")
     assert client.put_parts("parts", [b"head ", part, memoryview(b" tail")]) is mc.Put.STORED

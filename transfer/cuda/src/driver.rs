@@ -200,6 +200,22 @@ impl Device {
         self.cuda.check("open the primary context of a device", done)?;
         Ok(Context { cuda: self.cuda, device, context })
     }
+
+    /// Waits for the work that a stream of it has got, in its primary context: streams that are named by a number of the driver are of
+    /// the context of the thread.
+    ///
+    /// # Safety
+    /// The stream must exist, or be such a number.
+    ///
+    /// # Errors
+    /// [`CudaError`].
+    pub unsafe fn wait_for(self, stream: usize) -> Result<(), CudaError> {
+        let context = self.context()?;
+        let _current = context.enter()?;
+        // SAFETY: the caller's stream. This thread has a context.
+        let done = unsafe { (self.cuda.cuStreamSynchronize)(ptr::without_provenance_mut(stream)) };
+        self.cuda.check("wait for a stream", done)
+    }
 }
 
 impl fmt::Display for Device {

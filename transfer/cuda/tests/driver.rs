@@ -72,6 +72,23 @@ fn an_address_is_of_the_device_that_it_was_allocated_on_or_of_the_host() {
 }
 
 #[test]
+fn a_stream_is_waited_for_in_the_context_of_its_device() {
+    let fake = get();
+    let (before, waits) = (fake.left(), fake.calls(c"cuStreamSynchronize"));
+    let wait = |memory, stream| {
+        // SAFETY: the driver knows its streams.
+        unsafe { device_of(memory).wait_for(stream) }.map_err(|why| why.to_string())
+    };
+    let (first, second) = (fake.allocate(LEN, 0), fake.allocate(LEN, 1));
+    wait(first, fake.stream(0)).unwrap();
+    wait(second, fake.stream(1)).unwrap();
+    assert_eq!(fake.calls(c"cuStreamSynchronize"), waits + 2);
+    let why = wait(first, fake.stream(1)).unwrap_err();
+    assert!(why.contains("wait for a stream") && why.contains("CUDA_ERROR_OF_A_TEST"), "{why}");
+    assert_eq!(fake.left(), before);
+}
+
+#[test]
 fn a_batch_of_copies_is_of_several_devices_and_done_when_it_returns() {
     let fake = get();
     let (before, bytes) = (fake.left(), pattern(LEN));

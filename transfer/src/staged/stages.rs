@@ -147,7 +147,7 @@ impl Drop for Lease {
 }
 
 impl DeviceError {
-    fn at(device: Device, why: &impl fmt::Display) -> Self {
+    pub(crate) fn at(device: Device, why: &impl fmt::Display) -> Self {
         Self { what: format!("{device}: {why}") }
     }
 

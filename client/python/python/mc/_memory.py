@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -99,9 +98,7 @@ def _cuda_array(item: Any, *, writable: bool) -> Raw:
     _check_gpu(memory)
     stream = array.get("stream")
     if stream not in _NO_WAIT:
-        failed = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD).cuStreamSynchronize(ctypes.c_void_p(stream))
-        if failed:
-            raise ValueError(f"CUDA can't wait for stream {stream:#x} of the array: error {failed}")
+        _native.wait_for_stream(memory.address, stream)
     return memory
 
 

@@ -180,14 +180,28 @@ fn released() -> PyErr {
     PyValueError::new_err("this memory was released")
 }
 
-/// Number of the GPU in whose memory an address lies; `None` for memory of the host.
-#[pyfunction]
-pub(super) fn gpu_of(address: usize) -> PyResult<Option<i32>> {
+/// Looks an address up.
+fn located(address: usize) -> PyResult<Option<RawBytes>> {
     let Some(base) = NonNull::new(address as *mut u8) else { return Ok(None) };
     // SAFETY: no call gets it. Any address may be looked up.
     let mut byte = unsafe { RawBytes::new(base, 1) };
     RawBytes::locate([&mut byte]).map_err(|why| PyRuntimeError::new_err(why.to_string()))?;
-    Ok(byte.gpu())
+    Ok(Some(byte))
+}
+
+/// Number of the GPU in whose memory an address lies; `None` for memory of the host.
+#[pyfunction]
+pub(super) fn gpu_of(address: usize) -> PyResult<Option<i32>> {
+    Ok(located(address)?.and_then(|byte| byte.gpu()))
+}
+
+/// Waits for the work that a stream of the GPU has got in whose memory an address lies.
+#[pyfunction]
+pub(super) fn wait_for_stream(py: Python<'_>, address: usize, stream: usize) -> PyResult<()> {
+    let Some(byte) = located(address)? else { return Ok(()) };
+    // SAFETY: the stream that an object names for its own memory, which the caller keeps.
+    let waited = py.detach(|| unsafe { byte.wait_for(stream) });
+    waited.map_err(|why| PyValueError::new_err(format!("can't wait for stream {stream:#x}: {why}")))
 }
 
 /// Allocates zeroed memory that all clients of this process share with stores.

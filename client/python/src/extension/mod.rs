@@ -34,6 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::ListPosition>()?;
     module.add_function(wrap_pyfunction!(memory::allocate, module)?)?;
     module.add_function(wrap_pyfunction!(memory::gpu_of, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::wait_for_stream, module)?)?;
     module.add_function(wrap_pyfunction!(store::stop_stores, module)?)?;
     module.add_function(wrap_pyfunction!(codes, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;

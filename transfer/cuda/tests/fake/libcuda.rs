@@ -47,8 +47,8 @@ struct State {
     is_initialized: bool,
     memory: Vec<Memory>,
     pinned: HashMap<usize, usize>,
-    /// Copies of each stream.
-    streams: HashMap<usize, Vec<Asked>>,
+    /// The device of each stream, and its copies.
+    streams: HashMap<usize, (c_int, Vec<Asked>)>,
     made: usize,
     calls: HashMap<String, c_int>,
     /// The function whose calls fail, after so many more that don't.
@@ -108,13 +108,24 @@ impl State {
         if !self.pinned.iter().any(is_pinned) {
             return Err(INVALID_VALUE);
         }
-        self.streams.get_mut(&(stream as usize)).ok_or(INVALID_VALUE)?.push(copy);
+        self.streams.get_mut(&(stream as usize)).ok_or(INVALID_VALUE)?.1.push(copy);
         Ok(())
     }
 
-    fn carry_out(&mut self, stream: usize) -> Result<(), c_int> {
-        let copies = std::mem::take(self.streams.get_mut(&stream).ok_or(INVALID_VALUE)?);
-        for Asked { from, to, len, device } in copies {
+    /// Makes a stream, whose number is none of those that stand for default streams.
+    fn stream(&mut self, device: c_int) -> usize {
+        self.made += 1;
+        let stream = 0x1000 + self.made;
+        self.streams.insert(stream, (device, Vec::new()));
+        stream
+    }
+
+    fn carry_out(&mut self, stream: usize, current: c_int) -> Result<(), c_int> {
+        let (device, copies) = self.streams.get_mut(&stream).ok_or(INVALID_VALUE)?;
+        if *device != current {
+            return Err(INVALID_CONTEXT);
+        }
+        for Asked { from, to, len, device } in std::mem::take(copies) {
             let memory = self.at(device, len).ok_or(ILLEGAL_ADDRESS)?;
             let (base, size) = (memory.base as *mut c_void, memory.len);
             unsafe {
@@ -158,6 +169,12 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, _: c_int, _: c_int) 
     SUCCESS
 }
 
+/// Makes a stream of a device, as an engine does.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_stream(ordinal: c_int) -> usize {
+    STATE.lock().unwrap().stream(ordinal)
+}
+
 /// Opens memory of a device to plain accesses, or closes it.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_open(base: *mut u8, is_open: bool) {
@@ -178,7 +195,7 @@ pub unsafe extern "C" fn fake_calls(name: *const c_char) -> c_int {
 /// Number of copies that are under way.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_under_way() -> c_int {
-    STATE.lock().unwrap().streams.values().map(Vec::len).sum::<usize>() as c_int
+    STATE.lock().unwrap().streams.values().map(|(_, copies)| copies.len()).sum::<usize>() as c_int
 }
 
 /// Lets the calls of a function fail, after so many more that don't; of none, if the name is empty. Copies that are under way end without
@@ -186,7 +203,7 @@ pub extern "C" fn fake_under_way() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_fail(name: *const c_char, after: c_int) {
     let mut state = STATE.lock().unwrap();
-    state.streams.values_mut().for_each(Vec::clear);
+    state.streams.values_mut().for_each(|(_, copies)| copies.clear());
     state.failing = (unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned(), after);
 }
 
@@ -280,11 +297,8 @@ pub extern "C" fn cuMemHostUnregister(memory: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _: c_uint) -> c_int {
-    code(called_in_context("cuStreamCreate").map(|(mut state, _)| {
-        state.made += 1;
-        let made = state.made;
-        state.streams.insert(made, Vec::new());
-        unsafe { *stream = ptr::without_provenance_mut(made) };
+    code(called_in_context("cuStreamCreate").map(|(mut state, device)| {
+        unsafe { *stream = ptr::without_provenance_mut(state.stream(device)) };
     }))
 }
 
@@ -298,11 +312,11 @@ pub extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> c_int {
-    code(called("cuStreamSynchronize").and_then(|mut state| {
+    code(called_in_context("cuStreamSynchronize").and_then(|(mut state, device)| {
         state.held += 1;
         let mut state = RELEASED.wait_while(state, |state| state.is_held).unwrap();
         state.held -= 1;
-        state.carry_out(stream as usize)
+        state.carry_out(stream as usize, device)
     }))
 }
 

@@ -135,6 +135,12 @@ impl Fake {
         unsafe { self.library.get::<extern "C" fn() -> c_int>(b"fake_held\0").unwrap()() }
     }
 
+    /// A stream of a device.
+    pub(crate) fn stream(&self, device: c_int) -> usize {
+        // SAFETY: the function's signature.
+        unsafe { self.library.get::<extern "C" fn(c_int) -> usize>(b"fake_stream\0").unwrap()(device) }
+    }
+
     pub(crate) fn allocate(&self, len: usize, device: c_int) -> Memory {
         // SAFETY: the function's signature.
         let base = unsafe {

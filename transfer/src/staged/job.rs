@@ -1,18 +1,26 @@
 //! Work on memory of a caller, on a thread for blocking work.
 
-use std::future::pending;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::task::spawn_blocking;
 
+/// Work was not run, because the runtime of its call has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("copies from and to memory of GPUs need the runtime on which the call was made, and it has ended")]
+pub(super) struct RuntimeEnded;
+
 /// Runs work that may use memory of the caller of this. It has ended when the future returns or is dropped.
 ///
 /// A drop while the work waits for a thread keeps it from ever beginning. A drop while it runs waits for its end, which takes no other
 /// thread and no lock of the caller's: work is a batch of copies of at most a buffer, or its allocation. Like any copy, it waits
 /// for the work that the caller has given the GPU before.
-pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn run<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<RuntimeEnded> + Send + 'static,
+{
     let turn = Arc::new(Turn::default());
     let ends = EndsAtDrop(turn.clone());
     let work = spawn_blocking(move || {
@@ -24,8 +32,8 @@ pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
     match done {
         Ok(Some(done)) => done,
         Err(failed) if failed.is_panic() => resume_unwind(failed.into_panic()),
-        // The runtime ends, and this with it. The work does not run without a turn.
-        Ok(None) | Err(_) => pending().await,
+        // It has not begun and never will: it has no turn any more.
+        Ok(None) | Err(_) => Err(RuntimeEnded.into()),
     }
 }
 
@@ -98,6 +106,7 @@ mod tests {
             begun.send(()).unwrap();
             goes_on.recv().unwrap();
             end.store(true, Ordering::SeqCst);
+            Ok::<_, RuntimeEnded>(())
         }));
         assert!(work.as_mut().now_or_never().is_none());
         has_begun.recv().unwrap();
@@ -117,7 +126,11 @@ mod tests {
         runtime.block_on(async {
             let first = spawn_blocking(move || held.recv());
             let run_it = ran.clone();
-            let second = run(move || run_it.store(true, Ordering::SeqCst)).now_or_never();
+            let second = run(move || {
+                run_it.store(true, Ordering::SeqCst);
+                Ok::<_, RuntimeEnded>(())
+            });
+            let second = second.now_or_never();
             assert!(second.is_none());
             drop(release);
             first.await.unwrap().unwrap_err();
@@ -126,9 +139,19 @@ mod tests {
         assert!(!ran.load(Ordering::SeqCst));
     }
 
+    #[test]
+    fn work_of_a_runtime_that_has_ended_fails() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _context = handle.enter();
+        let ran = run(|| Ok::<_, RuntimeEnded>(())).now_or_never();
+        assert!(matches!(ran, Some(Err(RuntimeEnded))), "{ran:?}");
+    }
+
     #[tokio::test]
     async fn work_that_panics_panics_its_caller() {
-        let run = std::panic::AssertUnwindSafe(run(|| panic!("on purpose"))).catch_unwind();
-        assert!(run.await.is_err());
+        let run = std::panic::AssertUnwindSafe(run(|| -> Result<(), RuntimeEnded> { panic!("on purpose") }));
+        assert!(run.catch_unwind().await.is_err());
     }
 }

@@ -10,7 +10,7 @@ use mc_cuda::{CudaError, Device, DeviceCopy, Stage, Towards};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::job;
+use super::job::{self, RuntimeEnded};
 use super::plan::Piece;
 use crate::{RawBytes, RegisteredMemory, Transport, WriteBuffer};
 
@@ -22,9 +22,7 @@ const BUFFERS: usize = 6;
 
 /// Memory of a device could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{what}; check the GPU (nvidia-smi), and that its memory stays allocated until the call has returned"
-)]
+#[error("{what}")]
 pub struct DeviceError {
     what: String,
 }
@@ -68,7 +66,7 @@ impl Stages {
     pub(super) async fn lease(self: &Arc<Self>, device: Device) -> Result<Lease, DeviceError> {
         // Never closed.
         let room = self.room.clone().acquire_owned().await;
-        let room = room.map_err(|closed| DeviceError::at(device, &closed))?;
+        let room = room.map_err(DeviceError::new)?;
         let idle = self.idle.lock().pop();
         let stages = self.clone();
         let buffer = match idle {
@@ -79,8 +77,7 @@ impl Stages {
     }
 
     fn make(&self, device: Device) -> Result<Buffer, DeviceError> {
-        let memory = self.transport.allocate(PIECE);
-        let mut memory = memory.map_err(|why| DeviceError::at(device, &why))?;
+        let mut memory = self.transport.allocate(PIECE).map_err(DeviceError::new)?;
         let base = NonNull::from(memory.as_mut_slice()).cast();
         // SAFETY: the memory is dropped after the stage, or never.
         let stage = unsafe { Stage::new(device, base, PIECE) };
@@ -147,12 +144,24 @@ impl Drop for Lease {
 }
 
 impl DeviceError {
-    pub(crate) fn at(device: Device, why: &impl fmt::Display) -> Self {
-        Self { what: format!("{device}: {why}") }
+    fn new(why: impl fmt::Display) -> Self {
+        Self { what: why.to_string() }
     }
 
-    pub(crate) fn of_driver(why: CudaError) -> Self {
-        Self { what: why.to_string() }
+    pub(crate) fn at(device: Device, why: &CudaError) -> Self {
+        Self::of_driver(format_args!("{device}: {why}"))
+    }
+
+    pub(crate) fn of_driver(why: impl fmt::Display) -> Self {
+        let advice =
+            "check the GPU (nvidia-smi), and that its memory stays allocated until the call has returned";
+        Self::new(format_args!("{why}; {advice}"))
+    }
+}
+
+impl From<RuntimeEnded> for DeviceError {
+    fn from(why: RuntimeEnded) -> Self {
+        Self::new(why)
     }
 }
 

@@ -45,6 +45,8 @@ impl RawBytes {
     /// - The bytes are mapped and initialized, readable from every thread, and writable if they are a destination. In memory of a
     ///   device of CUDA, which only calls take that [look devices up](Self::locate), they are allocated and initialized.
     /// - They are part of one allocation or mapping, and `len` is at most [`isize::MAX`].
+    /// - If they are in memory of a device, the other buffers of the same operation stay as they do, also after the future of the call was
+    ///   leaked: a thread copies them.
     /// - No Rust reference to them is used: neither a `&mut [u8]`, nor a `&[u8]` to a destination or to what another thread
     ///   writes.
     #[must_use]

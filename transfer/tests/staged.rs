@@ -12,14 +12,18 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use mc_transfer::{
-    Checksum, HostMemory, Peer, RawBytes, ReadOp, RegisterError, Seal, ShmAccess, StagedTransport,
-    TcpTransport, TransferError, Transport, WriteOp,
+    Checksum, HostMemory, Peer, RawBytes, ReadBuffer, ReadOp, RegisterError, Seal, ShmAccess,
+    StagedTransport, TcpTransport, TransferError, Transport, WriteBuffer, WriteOp,
 };
 use mc_types::{Access, SealedGrant};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::common::host::{Host, MIB, client};
@@ -191,6 +195,42 @@ async fn a_piece_is_copied_while_another_is_transferred() {
     let answers = transport.read(&host.peer, &grant, &mut [read(0, 0, &[all(into)])], soon()).await;
     assert_eq!(answers, [Ok(Checksum::of(&bytes))]);
     assert!(fake.bytes(into) == bytes);
+}
+
+/// Other calls stand still while the thread of a runtime copies.
+#[test]
+fn copies_in_memory_of_the_host_leave_the_thread_of_a_runtime_alone() {
+    let fake = Fake::get();
+    let (memory, mut host) = (fake.holding(b"gpu", 0), *b"host");
+    let parts = [of_host(&mut host), all(memory)];
+    let base = parts[0].as_ptr().cast_mut().cast::<[u8; 4]>();
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let transport = staged(TcpTransport::default());
+        let from = parts.map(WriteBuffer::from);
+        assert_eq!(transport.copy(&from).await.unwrap(), b"hostgpu", "so there is a buffer");
+
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let only = spawn_blocking(move || goes_on.recv());
+        let mut copy = Box::pin(transport.copy(&from));
+        assert!(copy.as_mut().now_or_never().is_none());
+        // SAFETY: the bytes of `host`, which no thread copies yet.
+        unsafe { base.write(*b"HOST") };
+        drop(go_on);
+        assert_eq!(copy.await.unwrap(), b"HOSTgpu");
+        only.await.unwrap().unwrap_err();
+
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let only = spawn_blocking(move || goes_on.recv());
+        let mut fill = Box::pin(transport.fill(parts.map(ReadBuffer::from).into(), b"1234567"));
+        assert!(fill.as_mut().now_or_never().is_none());
+        // SAFETY: as above.
+        assert_eq!(&unsafe { base.read() }, b"HOST");
+        drop(go_on);
+        fill.await.unwrap();
+        only.await.unwrap().unwrap_err();
+    });
+    assert_eq!((&host, &fake.bytes(memory)[..]), (b"1234", &b"567"[..]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

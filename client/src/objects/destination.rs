@@ -207,7 +207,7 @@ impl<'a> Destination<'a> {
     ) -> Result<Got, Error> {
         self.check(value.len() as u64)?;
         for read in self.reads(0) {
-            let from = &value[usize_of(read.offset)..];
+            let from = value.slice(usize_of(read.offset)..);
             transport.fill(read.into, from).await.map_err(|why| device_error("get", &why))?;
         }
         Ok(self.filled())

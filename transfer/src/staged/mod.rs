@@ -71,10 +71,14 @@ impl StagedTransport {
     ///
     /// # Panics
     /// When `bytes` are fewer than the buffers have.
-    pub async fn fill(&self, mut into: Vec<ReadBuffer<'_>>, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub async fn fill(
+        &self,
+        mut into: Vec<ReadBuffer<'_>>,
+        bytes: impl AsRef<[u8]> + Clone + Send + 'static,
+    ) -> Result<(), DeviceError> {
         let parts: Vec<_> = into.iter_mut().map(ReadBuffer::raw).collect();
         let Some(device) = plan::device(&parts) else {
-            let mut rest = bytes;
+            let mut rest = bytes.as_ref();
             for buffer in &mut into {
                 let (now, later) = rest.split_at(buffer.len());
                 buffer.put(0, now);
@@ -83,12 +87,16 @@ impl StagedTransport {
             return Ok(());
         };
         for piece in plan::cut([(0, parts)].into_iter(), PIECE) {
-            let lease = self.stages.lease(device).await?;
-            for cut in &piece.cuts {
-                let from = usize::try_from(cut.offset).unwrap_or(usize::MAX);
-                lease.put(cut.at, &bytes[from..from + cut.len]);
-            }
-            lease.scatter(&piece).await?;
+            let (bytes, copies) = (bytes.clone(), piece.copies());
+            let mut lease = self.stages.lease(device).await?;
+            job::run(move || {
+                for cut in piece.cuts {
+                    let from = usize::try_from(cut.offset).unwrap_or(usize::MAX);
+                    lease.put(cut.at, bytes.as_ref()[from..from + cut.len].into());
+                }
+                lease.scatter(&copies)
+            })
+            .await?;
         }
         Ok(())
     }
@@ -105,8 +113,13 @@ impl StagedTransport {
             return Ok(bytes);
         };
         for piece in plan::cut([(0, parts)].into_iter(), PIECE) {
-            let lease = self.stages.lease(device).await?.gather(&piece).await?;
-            WriteBuffer::from(lease.part(0, piece.len())).append_to(&mut bytes);
+            let mut lease = self.stages.lease(device).await?;
+            let copied = job::run(move || {
+                lease.gather(&piece.copies())?;
+                WriteBuffer::from(lease.part(0, piece.len())).append_to(&mut bytes);
+                Ok::<_, DeviceError>(bytes)
+            });
+            bytes = copied.await?;
         }
         Ok(bytes)
     }
@@ -171,8 +184,12 @@ impl StagedTransport {
         piece: Piece,
         seal: Seal,
     ) -> Vec<(Cut, Answer)> {
+        let copies = piece.copies();
         let lease = match call.lease(&self.stages).await {
-            Ok(lease) => lease.gather(&piece).await.map_err(TransferError::Device),
+            Ok(mut lease) => {
+                let gathered = job::run(move || lease.gather(&copies).map(|()| lease)).await;
+                gathered.map_err(TransferError::Device)
+            }
             Err(error) => Err(error),
         };
         let lease = match lease {
@@ -231,7 +248,7 @@ impl StagedTransport {
         places: &[(u32, u64)],
         mut piece: Piece,
     ) -> Vec<(Cut, Answer)> {
-        let lease = match call.lease(&self.stages).await {
+        let mut lease = match call.lease(&self.stages).await {
             Ok(lease) => lease,
             Err(error) => return call.failed(piece, &error),
         };
@@ -246,7 +263,8 @@ impl StagedTransport {
             piece.cuts.into_iter().zip(answers).partition(|(_, answer)| answer.is_ok());
         let (cuts, mut answers): (Vec<_>, Vec<_>) = good.into_iter().unzip();
         piece.cuts = cuts;
-        if let Err(error) = lease.scatter(&piece).await {
+        let copies = piece.copies();
+        if let Err(error) = job::run(move || lease.scatter(&copies)).await {
             answers.fill(Err(TransferError::Device(error)));
         }
         piece.cuts.into_iter().zip(answers).chain(bad).collect()

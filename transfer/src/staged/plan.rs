@@ -27,6 +27,13 @@ pub(super) struct Cut {
     pub(super) parts: Vec<RawBytes>,
 }
 
+/// Copies between a buffer and the parts of a piece.
+pub(super) struct Copies {
+    /// Parts in memory of the host, each with its offset in the buffer.
+    pub(super) of_host: Vec<(usize, RawBytes)>,
+    pub(super) of_devices: Vec<DeviceCopy>,
+}
+
 /// Cuts operations, each with its index and its bytes, into pieces of at most `most` bytes. An operation is cut only if it is longer.
 pub(super) fn cut(ops: impl Iterator<Item = (usize, Vec<RawBytes>)>, most: usize) -> Vec<Piece> {
     let (mut pieces, mut cuts, mut used) = (Vec::new(), Vec::new(), 0);
@@ -80,6 +87,18 @@ impl Piece {
         self.cuts.last().map_or(0, |cut| cut.at + cut.len)
     }
 
+    pub(super) fn copies(&self) -> Copies {
+        let (mut of_host, mut of_devices) = (Vec::new(), Vec::new());
+        for (at, part) in self.parts().filter(|(_, part)| !part.is_empty()) {
+            let (address, len) = (part.as_ptr() as u64, part.len());
+            match part.device() {
+                Some(device) => of_devices.push(DeviceCopy { device, address, at, len }),
+                None => of_host.push((at, part)),
+            }
+        }
+        Copies { of_host, of_devices }
+    }
+
     /// Its parts, each with its offset in the buffer.
     fn parts(&self) -> impl Iterator<Item = (usize, RawBytes)> {
         self.cuts.iter().flat_map(|cut| {
@@ -89,20 +108,6 @@ impl Piece {
                 Some((at, *part))
             })
         })
-    }
-
-    /// Parts in memory of the host.
-    pub(super) fn of_host(&self) -> impl Iterator<Item = (usize, RawBytes)> {
-        self.parts().filter(|(_, part)| part.device().is_none())
-    }
-
-    /// Copies of the parts in memory of devices.
-    pub(super) fn of_devices(&self) -> Vec<DeviceCopy> {
-        let copy = |(at, part): (usize, RawBytes)| {
-            let (address, len) = (part.as_ptr() as u64, part.len());
-            part.device().filter(|_| len > 0).map(|device| DeviceCopy { device, address, at, len })
-        };
-        self.parts().filter_map(copy).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::job::{self, RuntimeEnded};
-use super::plan::Piece;
+use super::plan::Copies;
 use crate::{RawBytes, RegisteredMemory, Transport, WriteBuffer};
 
 /// Bytes of a buffer. Beginning and waiting for a copy, and handing it to a thread, take some tens of microseconds; at 25 GB/s over the bus, this
@@ -94,40 +94,33 @@ impl Lease {
         RawBytes::of_buffer(unsafe { self.buffer.base.add(at) }, len, None)
     }
 
-    /// Sets bytes of the buffer.
-    pub(super) fn put(&self, at: usize, bytes: &[u8]) {
+    /// Sets the bytes at a place of the buffer.
+    pub(super) fn put(&mut self, at: usize, bytes: WriteBuffer<'_>) {
         let to = self.part(at, bytes.len()).base();
         // SAFETY: room in the buffer, which is this lease's alone.
-        unsafe { WriteBuffer::from(bytes).copy_to(to.as_ptr()) };
+        unsafe { bytes.copy_to(to.as_ptr()) };
     }
 
-    /// Brings the bytes of a piece into the buffer.
-    pub(super) async fn gather(self, piece: &Piece) -> Result<Self, DeviceError> {
-        for (at, part) in piece.of_host() {
-            let to = self.part(at, part.len()).base();
-            // SAFETY: room in the buffer, which is this lease's alone.
-            unsafe { WriteBuffer::from(part).copy_to(to.as_ptr()) };
-        }
-        self.copy(Towards::Host, piece.of_devices()).await
+    /// Brings the bytes of a piece into the buffer. This blocks, like all copies: it is work of a [`job`].
+    pub(super) fn gather(&mut self, copies: &Copies) -> Result<(), DeviceError> {
+        copies.of_host.iter().for_each(|(at, part)| self.put(*at, (*part).into()));
+        self.copy(Towards::Host, &copies.of_devices)
     }
 
     /// Takes the bytes of a piece out of the buffer.
-    pub(super) async fn scatter(self, piece: &Piece) -> Result<Self, DeviceError> {
-        for (at, part) in piece.of_host() {
+    pub(super) fn scatter(&mut self, copies: &Copies) -> Result<(), DeviceError> {
+        for (at, part) in &copies.of_host {
             // SAFETY: the caller's memory, which is as long and can be written to.
-            unsafe { WriteBuffer::from(self.part(at, part.len())).copy_to(part.base().as_ptr()) };
+            unsafe { WriteBuffer::from(self.part(*at, part.len())).copy_to(part.base().as_ptr()) };
         }
-        self.copy(Towards::Devices, piece.of_devices()).await
+        self.copy(Towards::Devices, &copies.of_devices)
     }
 
-    async fn copy(mut self, towards: Towards, copies: Vec<DeviceCopy>) -> Result<Self, DeviceError> {
-        let Some(device) = copies.first().map(|copy| copy.device) else { return Ok(self) };
-        job::run(move || {
-            // SAFETY: memory that the caller of the transport keeps while `job::run` lasts, under the rules of `RawBytes`.
-            let done = unsafe { self.buffer.stage.copy(towards, &copies) };
-            done.map(|()| self).map_err(|why| DeviceError::at(device, &why))
-        })
-        .await
+    fn copy(&mut self, towards: Towards, copies: &[DeviceCopy]) -> Result<(), DeviceError> {
+        let Some(DeviceCopy { device, .. }) = copies.first() else { return Ok(()) };
+        // SAFETY: memory that the caller of the transport keeps while `job::run` lasts, under the rules of `RawBytes`.
+        let done = unsafe { self.buffer.stage.copy(towards, copies) };
+        done.map_err(|why| DeviceError::at(*device, &why))
     }
 }
 

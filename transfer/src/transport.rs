@@ -189,6 +189,12 @@ pub enum TransferError {
         /// Address of the store.
         address: String,
     },
+    /// The deadline passed before a buffer for memory of a device was free. This says nothing about the store, which was not asked for
+    /// anything.
+    #[error(
+        "no buffer for memory of GPUs was free by the deadline: make fewer calls at a time, which share six, or give them more time"
+    )]
+    NoBuffer,
     /// The store refused: it was busy until the deadline, or the grant is expired, superseded or for other memory.
     #[error("store {store} refused: {reason}")]
     Refused {
@@ -245,6 +251,7 @@ impl TransferError {
             | Self::NoEndpoint { .. } => true,
             Self::Deadline { .. }
             | Self::Queued { .. }
+            | Self::NoBuffer
             | Self::Refused { .. }
             | Self::InDoubt { .. }
             | Self::Device(_) => false,

@@ -352,7 +352,33 @@ async fn a_store_that_fails_gets_no_further_pieces() {
     let grant = host.grant(Access::Write, &[(0, LONG, 1)]);
     let past = Instant::now();
     let answers = transport.write(&host.peer, &grant, &[write(0, 0, &[all(memory)])], Seal::Yes, past).await;
-    assert!(matches!(answers[0], Err(TransferError::Deadline { .. })), "{answers:?}");
+    assert_eq!(answers, [Err(TransferError::NoBuffer)], "no store was asked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_gets_no_buffer_by_its_deadline_blames_no_store() {
+    let fake = Fake::get();
+    let host = Host::start(ShmAccess::Off, 3 * LONG).await;
+    let (memory, copied) = (fake.allocate(LONG, 0), fake::counter(c"cuMemcpyDtoHAsync_v2"));
+    let is_open = Arc::new(AtomicBool::new(false));
+    let gate = is_open.clone();
+    let transport = staged(Gated(TcpTransport::default(), Box::new(move || gate.load(Ordering::SeqCst))));
+    let grant = |nth: u64| host.grant(Access::Write, &[(nth * LONG as u64, LONG, nth + 1)]);
+    let write_by = async |nth: u64, deadline| {
+        let ops = [write(0, 0, &[all(memory)])];
+        transport.write(&host.peer, &grant(nth), &ops, Seal::Yes, deadline).await.remove(0)
+    };
+    let before = copied();
+    let slow = async { futures::join!(write_by(0, soon()), write_by(1, soon())) };
+    let late = async {
+        until("two calls have all buffers", || copied() == before + 6).await;
+        let late = write_by(2, Instant::now() + Duration::from_millis(50)).await;
+        is_open.store(true, Ordering::SeqCst);
+        late
+    };
+    let (slow, late) = futures::join!(slow, late);
+    assert_eq!(late, Err(TransferError::NoBuffer));
+    assert!(!late.unwrap_err().is_of_the_store() && slow.0.is_ok() && slow.1.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

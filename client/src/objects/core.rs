@@ -201,6 +201,17 @@ pub(crate) fn device_error(what: &'static str, why: &DeviceError) -> Error {
     Error::definite(what, Code::TransferFail, "this client", why.to_string()).advised()
 }
 
+/// Returns the error of a transfer that failed in this process, as it would with any store.
+pub(crate) fn error_of_this_client(what: &'static str, error: &TransferError) -> Option<Error> {
+    match error {
+        TransferError::Device(why) => Some(device_error(what, why)),
+        TransferError::NoBuffer => {
+            Some(Error::definite(what, Code::RpcTimeout, "this client", error.to_string()).advised())
+        }
+        _ => None,
+    }
+}
+
 /// Returns the error of an item that a master refused.
 pub(crate) fn item_error(what: &'static str, code: i32) -> Error {
     let code = Code::try_from(code).unwrap_or(Code::InternalError);

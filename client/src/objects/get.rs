@@ -360,6 +360,7 @@ impl Core {
                     // Ask the leader again instead of reporting a miss. By then the store may be less busy or know the
                     // new leader, and accept another grant.
                     TransferError::Queued { .. }
+                    | TransferError::NoBuffer
                     | TransferError::Deadline { .. }
                     | TransferError::InDoubt { .. }
                     | TransferError::Refused { .. } => return slot.expired(),

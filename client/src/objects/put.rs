@@ -15,7 +15,7 @@ use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
-use super::core::{Core, device_error, item_error, nonsense};
+use super::core::{Core, device_error, error_of_this_client, item_error, nonsense};
 use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat, Unended, id_bytes};
 use crate::local::LocalPut;
@@ -449,9 +449,7 @@ impl Core {
             Ok(_) => put.failed.push((number, place.store)),
             Err(error) => {
                 put.late |= matches!(error, TransferError::Deadline { .. });
-                if let TransferError::Device(why) = &error {
-                    put.here = Some(device_error("put", why));
-                }
+                put.here = error_of_this_client("put", &error).or_else(|| put.here.take());
                 put.why = error.to_string().into();
                 put.failed.push((number, place.store));
             }

@@ -134,7 +134,7 @@ pub(crate) struct Written<'a> {
     pub(crate) why: Cow<'static, str>,
     /// Whether the deadline passed while a store was still receiving. Another store would have even less time.
     pub(crate) late: bool,
-    /// The failure of a device of this process, which fails with any store.
+    /// A failure in this process, which would be the same with any store.
     pub(crate) here: Option<Error>,
 }
 

@@ -293,6 +293,35 @@ async fn an_error_of_the_driver_is_the_calls_and_no_store_is_blamed() {
     assert!(writes.is_empty() && world.avoided.is_empty(), "no other store was tried: {:?}", world.tried);
 }
 
+#[tokio::test]
+async fn a_put_that_gets_no_buffer_by_its_deadline_blames_no_store() {
+    let fake = Fake::get();
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    // Given: two calls to slow stores, each with three pieces under way, so that they have all buffers.
+    for store in [STORE_A, STORE_B] {
+        cluster.world.lock().stores.insert(store, StoreHealth::Held);
+    }
+    let large = fake.allocate(48 << 20, 0);
+    let slow =
+        futures::future::join(put(&client, "one", vec![all(large)]), put(&client, "two", vec![all(large)]));
+    let slow = std::pin::pin!(slow);
+    let tried = || cluster.world.lock().tried.len();
+    let late = async {
+        until("both have their buffers", || tried() == 6).await;
+        let items = vec![PutFromRaw::new("late", vec![all(fake.holding(b"value", 0))])];
+        let options = PutOptions::default().with_deadline(Duration::from_secs(1));
+        client.batch_put_from_raw(items, &options).await.remove(0)
+    };
+    let late = tokio::select! {
+        _ = slow => panic!("their stores are held"),
+        late = late => late.unwrap_err(),
+    };
+    assert_eq!((late.code, late.is_unknown(), &*late.at), (Code::RpcTimeout, false, "this client"));
+    assert!(late.why.contains("no buffer for memory of GPUs"), "{late}");
+    assert!(tried() == 6 && cluster.world.lock().avoided.is_empty(), "no store was tried or left out");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_dropped_ends_its_copies_and_its_puts() {
     let fake = Fake::get();

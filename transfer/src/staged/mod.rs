@@ -277,12 +277,10 @@ impl Call<'_> {
         if let Some(failure) = &*self.failure.lock() {
             return Err(failure.clone());
         }
-        let late = || TransferError::Deadline { store: self.peer.store, address: self.peer.address() };
-        let leased = timeout_at(self.deadline, stages.lease(self.device)).await.map_err(|_| late())?;
-        if Instant::now() >= self.deadline {
-            return Err(late());
+        match timeout_at(self.deadline, stages.lease(self.device)).await {
+            Ok(leased) if Instant::now() < self.deadline => leased.map_err(TransferError::Device),
+            _ => Err(TransferError::NoBuffer),
         }
-        leased.map_err(TransferError::Device)
     }
 
     /// Keeps other pieces from being begun after a failure that would be theirs, too. A store refuses operations one by one, and a

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::coverage::Coverage;
 use crate::call::Unended;
-use crate::objects::core::device_error;
+use crate::objects::core::error_of_this_client;
 use crate::objects::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, write_by};
 use crate::objects::range::ByteRange;
 use crate::objects::round::{Pending, Written};
@@ -123,7 +123,7 @@ impl OpenPut {
     /// A replica that lacks it is given up.
     pub(super) fn wrote(&self, range: ByteRange, mut answers: Answers) -> Result<(), Error> {
         let mut progress = self.progress.lock();
-        let (mut written, mut device) = (None, None);
+        let (mut written, mut here) = (None, None);
         for (number, place) in self.live(&progress)? {
             let answer = answers.iter().position(|(replica, _)| *replica == number);
             progress.why = match answer.map(|at| answers.swap_remove(at).1) {
@@ -135,11 +135,8 @@ impl OpenPut {
                     "its bytes differ from those of another one: the memory changed meanwhile".to_owned()
                 }
                 Some(Err(error)) => {
-                    let why = error.to_string();
-                    if let TransferError::Device(error) = error {
-                        device = Some(error);
-                    }
-                    why
+                    here = error_of_this_client(WRITE, &error).or(here);
+                    error.to_string()
                 }
                 None => "it was not written".to_owned(),
             };
@@ -150,7 +147,7 @@ impl OpenPut {
                 progress.coverage.done(range.offset, checksum);
                 Ok(())
             }
-            None => Err(device.map_or_else(|| self.failure(&progress), |why| device_error(WRITE, &why))),
+            None => Err(here.unwrap_or_else(|| self.failure(&progress))),
         }
     }
 

@@ -123,9 +123,61 @@ impl<'a> WriteFromRaw<'a> {
     }
 }
 
-/// Looks up which memory is a device's.
-fn locate<'r>(what: &'static str, all: impl Iterator<Item = &'r mut RawBytes>) -> Result<(), Error> {
-    RawBytes::locate(all).map_err(|why| device_error(what, &why))
+/// An item of a call, whose memory is named by its address.
+trait Item {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes>;
+}
+
+impl Item for PutFromRaw {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes> {
+        self.slices.iter_mut()
+    }
+}
+
+impl Item for GetIntoRaw {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes> {
+        self.into.iter_mut()
+    }
+}
+
+impl Item for GetRangesIntoRaw {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes> {
+        self.ranges.iter_mut().map(|range| &mut range.into)
+    }
+}
+
+impl Item for ReadIntoRaw<'_> {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes> {
+        self.ranges.iter_mut().map(|range| &mut range.into)
+    }
+}
+
+impl Item for WriteFromRaw<'_> {
+    fn memory(&mut self) -> impl Iterator<Item = &mut RawBytes> {
+        self.ranges.iter_mut().map(|range| &mut range.from)
+    }
+}
+
+/// Looks up which memory is a device's. Takes the items out for which that fails, and returns the index and the error of each, in order.
+fn locate<T: Item>(what: &'static str, items: &mut Vec<T>) -> Vec<(usize, Error)> {
+    if RawBytes::locate(items.iter_mut().flat_map(T::memory)).is_ok() {
+        return Vec::new();
+    }
+    let (mut failed, mut at) = (Vec::new(), 0);
+    items.retain_mut(|item| {
+        let located = RawBytes::locate(item.memory());
+        let located = located.map_err(|why| failed.push((at, device_error(what, &why))));
+        at += 1;
+        located.is_ok()
+    });
+    failed
+}
+
+/// Puts the errors of items that were taken out among the results of the others.
+fn with_failed<R>(mut results: Vec<Result<R, Error>>, failed: Vec<(usize, Error)>) -> Vec<Result<R, Error>> {
+    // Those with lower indices are there already.
+    failed.into_iter().for_each(|(at, error)| results.insert(at, Err(error)));
+    results
 }
 
 fn destination(ranges: Vec<RangeIntoRaw>) -> Destination<'static> {
@@ -149,27 +201,24 @@ impl Client {
         mut items: Vec<PutFromRaw>,
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
-        if let Err(error) = locate("put", items.iter_mut().flat_map(|item| &mut item.slices)) {
-            return vec![Err(error); items.len()];
-        }
+        let failed = locate("put", &mut items);
         let item = |PutFromRaw { key, slices, group }| PutItem {
             key,
             from: slices.into_iter().map(Into::into).collect(),
             group,
         };
         let items: Vec<PutItem<'_>> = items.into_iter().map(item).collect();
-        self.run("put", items.len(), self.core().puts(&items, options, Fill::Nothing)).await
+        let put = self.run("put", items.len(), self.core().puts(&items, options, Fill::Nothing));
+        with_failed(put.await, failed)
     }
 
     /// [`batch_get_into`](Self::batch_get_into) of memory that is named by its address.
     pub async fn batch_get_into_raw(&self, mut items: Vec<GetIntoRaw>) -> Vec<Result<Option<usize>, Error>> {
-        if let Err(error) = locate("get", items.iter_mut().flat_map(|item| &mut item.into)) {
-            return vec![Err(error); items.len()];
-        }
+        let failed = locate("get", &mut items);
         let item = |GetIntoRaw { key, into }: GetIntoRaw| {
             (key, Destination::whole_into(into.into_iter().map(ReadBuffer::from)))
         };
-        self.get_into(items.into_iter().map(item).collect()).await
+        with_failed(self.get_into(items.into_iter().map(item).collect()).await, failed)
     }
 
     /// [`batch_get_ranges_into`](Self::batch_get_ranges_into) of memory that is named by its address.
@@ -177,33 +226,25 @@ impl Client {
         &self,
         mut items: Vec<GetRangesIntoRaw>,
     ) -> Vec<Result<Option<usize>, Error>> {
-        let into = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.into);
-        if let Err(error) = locate("get", into) {
-            return vec![Err(error); items.len()];
-        }
+        let failed = locate("get", &mut items);
         let item = |GetRangesIntoRaw { key, ranges }| (key, destination(ranges));
-        self.get_into(items.into_iter().map(item).collect()).await
+        with_failed(self.get_into(items.into_iter().map(item).collect()).await, failed)
     }
 
     /// [`batch_read_into`](Self::batch_read_into) of memory that is named by its address.
     pub async fn batch_read_into_raw(&self, mut items: Vec<ReadIntoRaw<'_>>) -> Vec<Result<usize, Error>> {
-        let into = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.into);
-        if let Err(error) = locate("get session read", into) {
-            return vec![Err(error); items.len()];
-        }
-        self.read_into(items.into_iter().map(|item| (item.session, destination(item.ranges)))).await
+        let failed = locate("get session read", &mut items);
+        let read = self.read_into(items.into_iter().map(|item| (item.session, destination(item.ranges))));
+        with_failed(read.await, failed)
     }
 
     /// [`batch_write_from`](Self::batch_write_from) of memory that is named by its address.
     pub async fn batch_write_from_raw(&self, mut items: Vec<WriteFromRaw<'_>>) -> Vec<Result<usize, Error>> {
-        let from = items.iter_mut().flat_map(|item| &mut item.ranges).map(|range| &mut range.from);
-        if let Err(error) = locate("put session write", from) {
-            return vec![Err(error); items.len()];
-        }
+        let failed = locate("put session write", &mut items);
         let write = |WriteFromRaw { session, ranges }| {
             let range = |range: RangeFromRaw| (range.offset, range.from.into());
             (session, ranges.into_iter().map(range).collect())
         };
-        self.write_from(items.into_iter().map(write)).await
+        with_failed(self.write_from(items.into_iter().map(write)).await, failed)
     }
 }

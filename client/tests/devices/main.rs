@@ -294,6 +294,51 @@ async fn an_error_of_the_driver_is_the_calls_and_no_store_is_blamed() {
 }
 
 #[tokio::test]
+async fn an_address_that_the_driver_cannot_tell_fails_its_item_alone() {
+    let fake = Fake::get();
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let (good, bad, mut host) = (fake.holding(b"value", 0), fake.holding(b"other", 1), *b"host");
+    fake.obscure(bad);
+    let items = vec![
+        PutFromRaw::new("a", vec![all(bad)]),
+        PutFromRaw::new("b", vec![all(good)]),
+        PutFromRaw::new("c", vec![part(good, 0, 1), all(bad)]),
+        PutFromRaw::new("d", vec![of_host(&mut host)]),
+    ];
+    let [a, b, c, d] = client.batch_put_from_raw(items, &PutOptions::default()).await.try_into().unwrap();
+    assert_eq!((b.unwrap(), d.unwrap()), (Put::Stored, Put::Stored));
+    let mut errors = vec![a.unwrap_err(), c.unwrap_err()];
+
+    let items = vec![GetIntoRaw::new("b", vec![all(good)]), GetIntoRaw::new("b", vec![all(bad)])];
+    let [good_one, bad_one] = client.batch_get_into_raw(items).await.try_into().unwrap();
+    assert_eq!(good_one.unwrap(), Some(5));
+    errors.push(bad_one.unwrap_err());
+
+    let item = |into| GetRangesIntoRaw::new("b", vec![RangeIntoRaw { offset: 0, into }]);
+    let items = vec![item(all(bad)), item(part(good, 1, 2))];
+    let [bad_one, good_one] = client.batch_get_ranges_into_raw(items).await.try_into().unwrap();
+    assert_eq!((good_one.unwrap(), &fake.bytes(good)[..]), (Some(2), &b"vvaue"[..]));
+    errors.push(bad_one.unwrap_err());
+
+    let session = client.put_session("e", 5, &PutOptions::default()).await.unwrap().unwrap();
+    let item = |from| WriteFromRaw::new(&session, vec![RangeFromRaw { offset: 0, from }]);
+    let items = vec![item(all(bad)), item(all(good))];
+    let [bad_one, good_one] = client.batch_write_from_raw(items).await.try_into().unwrap();
+    assert_eq!(good_one.unwrap(), 5);
+    errors.push(bad_one.unwrap_err());
+    session.finish().await.unwrap();
+
+    let session = client.get_session("e").await.unwrap().unwrap();
+    let item = |into| ReadIntoRaw::new(&session, vec![RangeIntoRaw { offset: 0, into }]);
+    let items = vec![item(all(bad)), item(all(good))];
+    let [bad_one, good_one] = client.batch_read_into_raw(items).await.try_into().unwrap();
+    assert_eq!(good_one.unwrap(), 5);
+    errors.push(bad_one.unwrap_err());
+    errors.iter().for_each(is_of_the_device);
+}
+
+#[tokio::test]
 async fn a_put_that_gets_no_buffer_by_its_deadline_blames_no_store() {
     let fake = Fake::get();
     let cluster = Cluster::start(1);

@@ -32,6 +32,8 @@ struct Memory {
     base: usize,
     len: usize,
     ordinal: c_int,
+    /// Whether look-ups of it fail.
+    is_obscure: bool,
 }
 
 /// A copy that was asked for and not done.
@@ -150,7 +152,7 @@ pub extern "C" fn cuInit(_: c_uint) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_allocate(len: usize, ordinal: c_int) -> *mut u8 {
     let base = unsafe { mmap(ptr::null_mut(), len, PROT_NONE, MAP_PRIVATE_ANONYMOUS, -1, 0) };
-    STATE.lock().unwrap().memory.push(Memory { base: base as usize, len, ordinal });
+    STATE.lock().unwrap().memory.push(Memory { base: base as usize, len, ordinal, is_obscure: false });
     base.cast()
 }
 
@@ -167,6 +169,14 @@ pub unsafe extern "C" fn cuMemAlloc_v2(memory: *mut u64, len: usize) -> c_int {
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, _: c_int, _: c_int) -> c_int {
     unsafe { ptr::copy_nonoverlapping(c"no device".as_ptr(), name, 10) };
     SUCCESS
+}
+
+/// Lets all look-ups of memory of a device fail.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_obscure(base: *mut u8) {
+    let mut state = STATE.lock().unwrap();
+    let memory = state.memory.iter_mut().find(|memory| memory.base == base as usize);
+    memory.unwrap().is_obscure = true;
 }
 
 /// Makes a stream of a device, as an engine does.
@@ -238,6 +248,9 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
         Err(error) => return error,
     };
     let found = state.at(address as usize, 1);
+    if found.is_some_and(|memory| memory.is_obscure) {
+        return ILLEGAL_ADDRESS;
+    }
     for nth in 0..count as usize {
         let (attribute, into) = unsafe { (*attributes.add(nth), *into.add(nth)) };
         match attribute {

@@ -135,6 +135,13 @@ impl Fake {
         unsafe { self.library.get::<extern "C" fn() -> c_int>(b"fake_held\0").unwrap()() }
     }
 
+    /// Lets all look-ups of memory fail.
+    pub(crate) fn obscure(&self, memory: Memory) {
+        // SAFETY: the function's signature.
+        let obscure = unsafe { self.library.get::<extern "C" fn(*mut u8)>(b"fake_obscure\0") };
+        obscure.unwrap()(memory.base.as_ptr());
+    }
+
     /// A stream of a device.
     pub(crate) fn stream(&self, device: c_int) -> usize {
         // SAFETY: the function's signature.

@@ -578,45 +578,50 @@ impl Core {
             let error = Error::definite("put session", Code::NoLeader, "this client", why);
             return Round::fail_all(pending, &error);
         }
-        let unpublished = self.local.unpublished.as_ref().map(|to| (to, Arc::new(call.options.clone())));
-        let keep = |put: &Pending<'a>, copied: Option<Bytes>| {
-            if call.options.mode == PutMode::Upsert {
-                let why = "no leader is in reach, and an upsert cannot be kept locally";
-                Err(Error::definite("upsert", Code::NoLeader, "this client", why))
-            } else if !self.local.cache.holds(put.size) {
-                let why = "no leader is in reach, and the local cache is off or too small for the value";
-                Err(Error::definite("put", Code::NoLeader, "this client", why))
-            } else {
-                let value = || copied.unwrap_or_else(|| value(put, call));
-                let embedded = self.local.embedded.as_ref();
-                // A value that this client has of the key stays.
-                match &unpublished {
-                    _ if embedded.is_some_and(|here| here.find(&put.key).is_some()) => {}
-                    Some((unpublished, options)) => {
-                        let options = Arc::clone(options);
-                        let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
-                        unpublished.keep(local, value, &self.local.cache, &self.counters);
-                    }
-                    None if self.local.cache.any(&put.key).is_none() => {
-                        self.local.cache.insert(&put.key, put.put, value());
-                    }
-                    None => {}
-                }
-                Ok(Put::LocalOnly)
-            }
-        };
+        let options = Arc::new(call.options.clone());
         let mut rounds = Vec::with_capacity(pending.len());
         for put in pending {
-            let result = self.copied_from_device(&put, call).await.and_then(|copied| keep(&put, copied));
-            rounds.push(Round::Done(put.at, result));
+            rounds.push(Round::Done(put.at, self.keep(&put, &options, call).await));
         }
         rounds
     }
 
-    /// Returns a copy of a value, some of which is in memory of a device, for the local cache; `None` of one that is not, or is not kept.
+    /// Keeps an if-absent put in the local cache. A value that this client has of the key stays.
+    async fn keep(&self, put: &Pending<'_>, options: &Arc<PutOptions>, call: Call<'_>) -> Result<Put, Error> {
+        if call.options.mode == PutMode::Upsert {
+            let why = "no leader is in reach, and an upsert cannot be kept locally";
+            return Err(Error::definite("upsert", Code::NoLeader, "this client", why));
+        }
+        if !self.local.cache.holds(put.size) {
+            let why = "no leader is in reach, and the local cache is off or too small for the value";
+            return Err(Error::definite("put", Code::NoLeader, "this client", why));
+        }
+        let embedded = self.local.embedded.as_ref();
+        let has_value = || {
+            embedded.is_some_and(|here| here.find(&put.key).is_some())
+                || self.local.cache.any(&put.key).is_some()
+        };
+        if has_value() {
+            return Ok(Put::LocalOnly);
+        }
+        let copied = self.copied_from_device(put, call).await?;
+        let value = || copied.unwrap_or_else(|| value(put, call));
+        match &self.local.unpublished {
+            // Another put may have been kept during the copy.
+            _ if has_value() => {}
+            Some(unpublished) => {
+                let options = Arc::clone(options);
+                let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
+                unpublished.keep(local, value, &self.local.cache, &self.counters);
+            }
+            None => self.local.cache.insert(&put.key, put.put, value()),
+        }
+        Ok(Put::LocalOnly)
+    }
+
+    /// Returns a copy of a value of which some is in memory of a device; `None` of another one.
     async fn copied_from_device(&self, put: &Pending<'_>, call: Call<'_>) -> Result<Option<Bytes>, Error> {
-        let is_kept = call.options.mode == PutMode::IfAbsent && self.local.cache.holds(put.size);
-        if !is_kept || !put.from.iter().any(WriteBuffer::is_of_device) {
+        if !put.from.iter().any(WriteBuffer::is_of_device) {
             return Ok(None);
         }
         match timeout_at(call.deadline, self.transport.copy(put.from)).await {

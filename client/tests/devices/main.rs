@@ -209,6 +209,9 @@ async fn the_local_cache_serves_devices_and_keeps_their_values_without_a_leader(
         put(&client, "local", vec![part(from, 0, 5), part(from, 5, 6)]).await.unwrap(),
         Put::LocalOnly
     );
+    let copies = fake.calls(c"cuMemcpyDtoHAsync_v2");
+    assert_eq!(put(&client, "local", vec![part(from, 0, 5)]).await.unwrap(), Put::LocalOnly);
+    assert_eq!(fake.calls(c"cuMemcpyDtoHAsync_v2"), copies, "a value that it has stays");
     assert_eq!(client.get("local").await.unwrap().unwrap(), "of a device");
     assert_eq!(get(&client, "local", vec![all(into)]).await.unwrap_err().code, Code::InvalidParams);
     assert_eq!(get(&client, "k", vec![all(into)]).await.unwrap(), Some(10));

@@ -8,8 +8,8 @@ use mc_proto::v1;
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::metadata;
 use crate::metrics::{MasterMetrics, Sample, TenantSample};
+use crate::mooncake;
 
 /// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status` and `/metadata`.
 pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
@@ -25,7 +25,7 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
             async move { status_json(&api.status_reply().await) }
         },
     );
-    standard.merge(metadata::routes(api))
+    standard.merge(mooncake::metadata_routes(api))
 }
 
 /// Says whether this master is ready, or why it is not.

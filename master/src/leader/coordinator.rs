@@ -367,6 +367,12 @@ impl Coordinator {
         KnownLeader::in_force(&self.raft.leadership().borrow())
     }
 
+    /// Returns the HTTP address of the leader, if that is another master and this one knows it.
+    pub(crate) fn leader_http(&self) -> Option<String> {
+        let leader = self.raft.leadership().borrow().leader.clone();
+        leader.filter(|(id, _)| *id != self.raft.node_id()).map(|(_, master)| master.http)
+    }
+
     /// Bytes of leased objects that the current soft state remembers.
     pub(crate) fn leased_bytes(&self) -> u64 {
         self.leading.load().as_ref().map_or(0, |leading| leading.leased_bytes())

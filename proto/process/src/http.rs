@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::to_bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{self, HeaderValue, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
@@ -147,6 +147,85 @@ async fn answer_one(request: Request, next: Next) -> Response {
 
 /// Time limit of a [`request`].
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
+/// Largest answer in bytes, its head included.
+const LARGEST_ANSWER: u64 = 64 << 20;
+
+/// Why an [`exchange`] has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// There is no connection: the other process has nothing of the request.
+    #[error("cannot connect to {address}: {source}")]
+    Unsent {
+        /// host:port.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The other process may have acted on the request.
+    #[error("no whole answer from {address}: {source}")]
+    Unanswered {
+        /// host:port.
+        address: String,
+        /// The system's error, or the defect of the answer.
+        source: io::Error,
+    },
+}
+
+impl From<ExchangeError> for io::Error {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::Unsent { source, .. } | ExchangeError::Unanswered { source, .. } => source,
+        }
+    }
+}
+
+/// Sends an HTTP request to one of our processes at `address` (`host:port`), on a connection of its own. The URI of the
+/// request has a path only. The caller bounds the time.
+///
+/// # Errors
+/// [`ExchangeError`]
+pub async fn exchange(
+    address: &str,
+    request: http::Request<Bytes>,
+) -> Result<http::Response<Bytes>, ExchangeError> {
+    let stream = mc_net::connect(address).await;
+    let mut stream =
+        stream.map_err(|source| ExchangeError::Unsent { address: address.to_owned(), source })?;
+    let exchanged = async {
+        stream.write_all(&written(address, &request)).await?;
+        let mut answer = Vec::new();
+        stream.take(LARGEST_ANSWER).read_to_end(&mut answer).await?;
+        parsed(answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a whole HTTP answer"))
+    };
+    exchanged.await.map_err(|source| ExchangeError::Unanswered { address: address.to_owned(), source })
+}
+
+fn written(address: &str, request: &http::Request<Bytes>) -> Vec<u8> {
+    let (method, uri, body) = (request.method(), request.uri(), request.body());
+    let mut bytes = format!("{method} {uri} HTTP/1.1\r\nhost: {address}\r\n").into_bytes();
+    for (name, value) in request.headers() {
+        bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    bytes.extend(format!("content-length: {}\r\nconnection: close\r\n\r\n", body.len()).bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Reads an answer as our servers write it: to the end of the connection, never in chunks. `None` if a part is missing.
+fn parsed(answer: Vec<u8>) -> Option<http::Response<Bytes>> {
+    let head_len = answer.windows(4).position(|end| end == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..head_len]).ok()?;
+    let (status, headers) = head.split_once("\r\n").unwrap_or((head, ""));
+    let mut response = http::Response::builder().version(Version::HTTP_11).status(status.split(' ').nth(1)?);
+    for line in headers.lines() {
+        let (name, value) = line.split_once(':')?;
+        response = response.header(name, value.trim());
+    }
+    let body = Bytes::from(answer).slice(head_len + 4..);
+    let response = response.body(body).ok()?;
+    let length = response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse();
+    (length == Ok(response.body().len())).then_some(response)
+}
 
 /// Sends an HTTP request without a body to one of our processes at `address` (`host:port`), on a connection of its own.
 /// Returns the status code and the body.
@@ -154,18 +233,11 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// When no HTTP answer comes within two seconds.
 pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
-    let exchange = async {
-        let mut stream = mc_net::connect(address).await?;
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n");
-        stream.write_all(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("not an HTTP answer: {answer}"));
-        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(bad)?;
-        let body = answer.split_once("\r\n\r\n").ok_or_else(bad)?.1;
-        Ok((code, body.to_owned()))
-    };
-    tokio::time::timeout(REQUEST_WITHIN, exchange).await?
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let request = http::Request::builder().method(method).uri(path).body(Bytes::new()).map_err(invalid)?;
+    let answer = tokio::time::timeout(REQUEST_WITHIN, exchange(address, request)).await??;
+    let body = String::from_utf8_lossy(answer.body()).into_owned();
+    Ok((answer.status().as_u16(), body))
 }
 
 /// Adapts our listener to axum.
@@ -199,6 +271,17 @@ mod tests {
     #[test]
     fn http_gets_a_share_of_the_descriptors() {
         assert_eq!([32, 64, 256, 1_024, 20_000, 65_536].map(most_connections), [4, 4, 16, 64, 1_250, 2_048]);
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_is_none() {
+        let whole = b"HTTP/1.1 404 Not Found\r\ncontent-type: text/plain\r\ncontent-length: 3\r\n\r\nno\n";
+        let answer = parsed(whole.to_vec()).unwrap();
+        assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::NOT_FOUND, &b"no\n"[..]));
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/plain");
+        for cut in 0..whole.len() {
+            assert!(parsed(whole[..cut].to_vec()).is_none(), "{cut}");
+        }
     }
 
     #[tokio::test]

@@ -36,6 +36,10 @@ pub struct MasterArgs {
     /// Listen address for metrics, health and status over HTTP
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9003")]
     pub http_listen: String,
+    /// Listen address of a second HTTP port with nothing but `/metadata` and `/health`, for engines that were made for
+    /// Mooncake's metadata server. It accepts connections before the cluster has formed [default: none]
+    #[arg(long, value_name = "IP:PORT")]
+    pub metadata_listen: Option<String>,
     /// Host under which others reach this master [default: its own entry in --peers]
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
@@ -140,9 +144,13 @@ impl MasterArgs {
     /// # Errors
     /// [`MasterConfigError`]
     pub(crate) fn check(&self) -> Result<Option<PeerList>, MasterConfigError> {
-        for (flag, value) in
-            [("listen", &self.listen), ("raft-listen", &self.raft_listen), ("http-listen", &self.http_listen)]
-        {
+        let listens = [
+            ("listen", &self.listen),
+            ("raft-listen", &self.raft_listen),
+            ("http-listen", &self.http_listen),
+        ];
+        let metadata = self.metadata_listen.as_ref().map(|value| ("metadata-listen", value));
+        for (flag, value) in listens.into_iter().chain(metadata) {
             if value.parse::<std::net::SocketAddr>().is_err() {
                 return Err(MasterConfigError::Listen { flag, value: value.clone() });
             }
@@ -232,6 +240,7 @@ mod tests {
             (&["--peers", "[::1,b"], "--peers: `[::1` is not an address (a bracket is not closed)"),
             (&["--single", "--listen", "a:50051"], "--listen `a:50051` is not an address to listen on"),
             (&["--single", "--raft-listen", ":50055"], "--raft-listen `:50055`"),
+            (&["--single", "--metadata-listen", "8080"], "--metadata-listen `8080`"),
             (&["--single", "--read-lease", "1s"], "--read-lease 1s is out of bounds: 5s to 60s"),
             (&["--ephemeral"], "--ephemeral is given without --peers"),
             (&["--single", "--snapshot-log-bytes", "1kb"], "--snapshot-log-bytes 1KiB is out of bounds"),

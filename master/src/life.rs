@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use mc_log::{LogStore, LogSync};
+use mc_net::Listener;
 use mc_process::config::Loaded;
 use mc_proto::v1::master_server::MasterServer;
 use mc_raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
@@ -22,6 +24,7 @@ use crate::leader::{
 };
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
+use crate::mooncake;
 use crate::overruled;
 use crate::ports;
 
@@ -238,9 +241,10 @@ impl Life {
         let [calls, consensus] = self.api.shedder.probes();
         self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(calls));
         self.environment.raft.spawn(self.stop.clone().run_until_cancelled_owned(consensus));
-        let Listeners { client, raft: raft_listener, http, .. } = listeners;
+        let Listeners { client, raft: raft_listener, http, metadata, .. } = listeners;
+        let http_ports = 1 + usize::from(metadata.is_some());
         let (client, raft_listener) =
-            (client.gated(ports::for_clients()), raft_listener.gated(ports::for_masters()));
+            (client.gated(ports::for_clients(http_ports)), raft_listener.gated(ports::for_masters()));
         let stop = self.stop.clone();
         self.environment.raft.spawn(async move {
             if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
@@ -269,10 +273,17 @@ impl Life {
                 tracing::error!("the client port is closed: {error}");
             }
         });
-        let (stop, routes) = (self.stop.clone(), http::routes(self.api.clone(), self.metrics.clone()));
+        self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone()), "HTTP");
+        if let Some(listener) = metadata {
+            self.serve_http(listener, mooncake::metadata_port(self.api.clone()), "metadata");
+        }
+    }
+
+    fn serve_http(&self, listener: Listener, routes: Router, name: &'static str) {
+        let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            if let Err(error) = mc_process::http::serve(http, routes, stop.cancelled_owned()).await {
-                tracing::error!("the HTTP port is closed: {error}");
+            if let Err(error) = mc_process::http::serve(listener, routes, stop.cancelled_owned()).await {
+                tracing::error!("the {name} port is closed: {error}");
             }
         });
     }

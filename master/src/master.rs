@@ -144,10 +144,16 @@ impl Master {
         }
         let identity = Identity::open(&lock)?;
         let node = identity.node();
+        let network = environment.network.as_ref();
+        // Before the log is read, which can take minutes: probes of pods that were made for Mooncake connect to this port.
+        let metadata = match &args.metadata_listen {
+            Some(address) => Some(listen(network, "metadata-listen", address).await?),
+            None => None,
+        };
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
         let log = Log::open(environment.log.as_ref(), args, metrics.clone()).await?;
 
-        let listeners = Listeners::bind(args, environment.network.as_ref()).await?;
+        let listeners = Listeners::bind(args, network, metadata).await?;
         let bound = listeners.bound;
         let plan = match (peers, args.single) {
             (Some(peers), _) => Plan::Peers(peers),
@@ -158,7 +164,7 @@ impl Master {
             }
         };
         let advertise = Advertise { host: args.advertise.clone(), bound };
-        say_what_starts(args, node, &bound);
+        say_what_starts(args, node, &listeners);
         let formation = Formation::new(
             identity,
             log.has_state,
@@ -318,12 +324,14 @@ fn has_successor(roster: &Roster) -> bool {
     })
 }
 
-fn say_what_starts(args: &MasterArgs, node: NodeId, bound: &BoundAddresses) {
+fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners) {
+    let Listeners { bound, metadata, .. } = listeners;
     tracing::info!(
         %node,
         clients = %bound.client,
         raft = %bound.raft,
         http = %bound.http,
+        metadata = metadata.as_ref().map(|listener| tracing::field::display(listener.address)),
         data_dir = %args.data_dir.display(),
         log_sync = %args.log_sync,
         "mc-master {} starts",
@@ -340,21 +348,28 @@ pub(crate) struct Listeners {
     pub(crate) client: Listener,
     pub(crate) raft: Listener,
     pub(crate) http: Listener,
+    /// For `/metadata` alone, if it is wanted.
+    pub(crate) metadata: Option<Listener>,
     bound: BoundAddresses,
 }
 
 impl Listeners {
-    async fn bind(args: &MasterArgs, network: &dyn Network) -> Result<Self, StartError> {
-        let listen = async |flag, address: &str| {
-            let listener: Result<Listener, _> = network.listen(address).await;
-            listener.map_err(|source| StartError::Listen { flag, address: address.to_owned(), source })
-        };
-        let client = listen("listen", &args.listen).await?;
-        let raft = listen("raft-listen", &args.raft_listen).await?;
-        let http = listen("http-listen", &args.http_listen).await?;
+    async fn bind(
+        args: &MasterArgs,
+        network: &dyn Network,
+        metadata: Option<Listener>,
+    ) -> Result<Self, StartError> {
+        let client = listen(network, "listen", &args.listen).await?;
+        let raft = listen(network, "raft-listen", &args.raft_listen).await?;
+        let http = listen(network, "http-listen", &args.http_listen).await?;
         let bound = BoundAddresses { raft: raft.address, client: client.address, http: http.address };
-        Ok(Self { client, raft, http, bound })
+        Ok(Self { client, raft, http, metadata, bound })
     }
+}
+
+async fn listen(network: &dyn Network, flag: &'static str, address: &str) -> Result<Listener, StartError> {
+    let listener = network.listen(address).await;
+    listener.map_err(|source| StartError::Listen { flag, address: address.to_owned(), source })
 }
 
 /// The opened log, and whether it holds anything.

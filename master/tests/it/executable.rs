@@ -1,9 +1,11 @@
 //! `mc-master` as an executable: what it prints, what it refuses, and how it ends.
 
+use mc_process::http::request;
 use mc_tests::{
-    Daemon, assert_refused, bare_command, http_get, printed_config, setting, unit_arguments, until,
+    Daemon, Ports, assert_refused, bare_command, http_get, printed_config, setting, unit_arguments, until,
 };
 
+const ANY: &str = "127.0.0.1:0";
 const MASTER: &str = env!("CARGO_BIN_EXE_mc-master");
 
 #[test]
@@ -56,6 +58,10 @@ fn what_can_not_work_is_one_sentence_and_exit_code_2() {
         (&["--single", "--peers", "a"], "'--peers"),
         (&["--peers", "a,b,a"], "--peers names a:50055 twice"),
         (&["--peers", "a,b:port"], "--peers: `b:port` is not an address"),
+        (
+            &["--single", "--metadata-listen", "8080"],
+            "--metadata-listen `8080` is not an address to listen on",
+        ),
         (&["--single", "--listen", "localhost"], "--listen `localhost` is not an address to listen on"),
         (&["--single", "--config", "no.toml"], "cannot read the configuration file no.toml"),
     ] {
@@ -64,8 +70,49 @@ fn what_can_not_work_is_one_sentence_and_exit_code_2() {
 }
 
 #[tokio::test]
+async fn the_metadata_port_answers_before_there_is_a_cluster_and_serves_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let peers = ["127.0.0.1:1", "127.0.0.1:2"];
+    let mut ports = Ports::default();
+    let raft = ports.address();
+    let list = [&*raft, peers[0], peers[1]].join(",");
+    let args = ["--peers", &list, "--raft-listen", &raft, "--listen", ANY, "--http-listen", ANY];
+    let args = [&args[..], &["--metadata-listen", ANY]].concat();
+    let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
+    let address = master.address("metadata").await;
+    let get = async |path: &str| http_get(&address, path).await.unwrap();
+    assert_eq!(get("/metadata").await.0, 400);
+    let (status, why) = get("/metadata?key=a").await;
+    assert_eq!((status, &*why), (503, "this master belongs to no cluster yet\n"));
+    assert_eq!(get("/health").await, (200, "OK".to_owned()));
+    for path in ["/status", "/metrics", "/readyz"] {
+        assert_eq!(get(path).await.0, 404, "{path}");
+    }
+    assert_eq!(master.terminate().await.code(), Some(0), "{}", master.output());
+}
+
+#[tokio::test]
+async fn the_metadata_port_serves_the_table_of_the_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY];
+    let args = [&args[..], &["--metadata-listen", ANY]].concat();
+    let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
+    let (http, metadata) = (master.address("http").await, master.address("metadata").await);
+    until("the master leads", async || http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200))
+        .await;
+    for (method, address, answer) in [
+        ("PUT", &http, (200, "metadata updated\n")),
+        ("GET", &metadata, (200, "")),
+        ("DELETE", &metadata, (200, "metadata deleted\n")),
+        ("GET", &http, (404, "metadata not found\n")),
+    ] {
+        let (status, text) = request(method, address, "/metadata?key=a").await.unwrap();
+        assert_eq!((status, &*text), answer, "{method} at {address}");
+    }
+}
+
+#[tokio::test]
 async fn a_cluster_of_one_becomes_ready_and_ends_with_0_when_it_is_told_to() {
-    const ANY: &str = "127.0.0.1:0";
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("master");
     let args = ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY];

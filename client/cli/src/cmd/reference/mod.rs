@@ -42,7 +42,7 @@ not set. `--print-config` prints each value and its source. `mcctl` reads no fil
 const PORTS: &str = "\
 ## Ports
 
-These are the default ports, and the flags that change them. Connections are neither encrypted nor authenticated: keep
+These are the default ports, and the flags that change them. A port without a default is open only with its flag. Connections are neither encrypted nor authenticated: keep
 the ports inside a trusted network.";
 
 const SETTINGS: &str = "\
@@ -136,11 +136,13 @@ fn ports(processes: &[(&str, &[Flag])]) -> Result<String> {
     for (process, flags) in processes {
         for flag in flags.iter().filter(|flag| flag.name.ends_with("listen")) {
             let name = &flag.name;
-            let address = match &flag.default {
-                Fallback::Value(address) => address.rsplit_once(':'),
-                _ => None,
+            let port = match &flag.default {
+                Fallback::Value(address) => {
+                    let port = address.rsplit_once(':').map(|(_, port)| port);
+                    port.with_context(|| format!("the default of {name} of {process} has no port"))?
+                }
+                _ => "none",
             };
-            let (_, port) = address.with_context(|| format!("{name} of {process} has no default port"))?;
             let (callers, protocol) = callers(process, name).with_context(|| {
                 format!("no caller is listed for {name} of {process}: add it to callers()")
             })?;
@@ -160,6 +162,9 @@ fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
             "Prometheus, probes, people, engines",
             "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/metadata`",
         ),
+        ("mc-master", "--metadata-listen") => {
+            ("engines made for Mooncake, probes", "HTTP: `/metadata`, `/health`")
+        }
         ("mc-store", "--http-listen") => (
             "Prometheus, probes, people",
             "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/segments`, `/masters`",

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::metrics::{MasterMetrics, Sample, TenantSample};
 use crate::mooncake;
 
-/// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status` and `/metadata`.
+/// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status`, and those of Mooncake.
 pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     let (ready, scraped, shown) = (api.clone(), api.clone(), api.clone());
     let standard = standard_routes(
@@ -25,7 +25,7 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
             async move { status_json(&api.status_reply().await) }
         },
     );
-    standard.merge(mooncake::metadata_routes(api))
+    standard.merge(mooncake::routes(api))
 }
 
 /// Says whether this master is ready, or why it is not.

@@ -45,6 +45,8 @@ pub(crate) struct DescribedReplica {
     pub(crate) name: String,
     /// host:port of the store's first endpoint.
     pub(crate) address: String,
+    /// Transport of that endpoint.
+    pub(crate) transport: String,
     pub(crate) segment: SegmentNumber,
     pub(crate) offset: u64,
     pub(crate) suspect: bool,
@@ -59,8 +61,8 @@ pub(super) struct Describing<'a> {
     pub(super) described: Vec<Result<Described, Code>>,
     /// Groups that were looked up. A call mostly names many members of each.
     groups: HashMap<GroupId, DescribedGroup>,
-    /// Name and address of each store that was looked up.
-    stores: HashMap<StoreId, (String, String)>,
+    /// Name, address and transport of each store that was looked up.
+    stores: HashMap<StoreId, [String; 3]>,
     /// Look-ups left in this slice.
     looks: usize,
 }
@@ -127,17 +129,20 @@ impl<'a> Describing<'a> {
     }
 
     fn replica(&mut self, replica: &PlacedReplica, state: &State) -> DescribedReplica {
-        let (name, address) = self.stores.entry(replica.store).or_insert_with(|| {
+        let [name, address, transport] = self.stores.entry(replica.store).or_insert_with(|| {
             let store = state.store(replica.store);
+            let name = store.as_ref().map(|store| store.name.to_owned()).unwrap_or_default();
             let endpoint = store.as_ref().and_then(|store| store.endpoints.first());
-            let address = endpoint.map(|endpoint| endpoint.address.clone()).unwrap_or_default();
-            (store.as_ref().map(|store| store.name.to_owned()).unwrap_or_default(), address)
+            let endpoint = endpoint.map(|endpoint| [endpoint.address.clone(), endpoint.transport.clone()]);
+            let [address, transport] = endpoint.unwrap_or_default();
+            [name, address, transport]
         });
         DescribedReplica {
             store: replica.store,
             epoch: replica.epoch,
             name: name.clone(),
             address: address.clone(),
+            transport: transport.clone(),
             segment: replica.segment,
             offset: replica.offset,
             suspect: self.leading.is_suspect(replica.store),

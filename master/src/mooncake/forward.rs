@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use mc_process::http::{ExchangeError, exchange};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::keys::NEXT;
 use crate::api::Api;
 use crate::leader::{Refusal, Services};
 
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Header of a request that another master passed on.
 const FORWARDED: &str = "mc-forwarded";
 /// Headers of the leader's answer that the caller gets, too.
-const PASSED_ON: [HeaderName; 1] = [header::CONTENT_TYPE];
+const PASSED_ON: [HeaderName; 2] = [header::CONTENT_TYPE, NEXT];
 
 /// A request as it came, which the leader can answer as well.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ impl<S: Send + Sync> FromRequest<S> for Asked {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, BytesRejection> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
+        // The router takes the body off the answer.
+        let method = if method == Method::HEAD { Method::GET } else { method };
         let forwarded = request.headers().contains_key(FORWARDED);
         Ok(Self { method, uri, forwarded, body: Bytes::from_request(request, state).await? })
     }
@@ -48,42 +51,55 @@ impl<S: Send + Sync> FromRequest<S> for Asked {
 ///
 /// The caller gets an answer within [`WITHIN`], from any master: Mooncake's clients follow no redirection. A request that
 /// another master passed on goes no further, so there is no loop, whatever the two believe.
-pub(super) async fn on_leader<F>(api: &Api, asked: &Asked, serve: impl Fn(Arc<Services>) -> F) -> Response
+///
+/// # Errors
+/// The reason why there is no answer now.
+pub(super) async fn on_leader<F>(
+    api: &Api,
+    asked: &Asked,
+    serve: impl Fn(Arc<Services>) -> F,
+) -> Result<Response, String>
 where
     F: Future<Output = Result<Response, Refusal>>,
 {
     let Some(services) = api.services() else {
-        return unavailable("this master belongs to no cluster yet");
+        return Err("this master belongs to no cluster yet".into());
     };
     match timeout(WITHIN, answer(&services, asked, serve)).await {
-        Ok(response) => response,
-        Err(_) => {
-            unavailable(format!("there is no answer within {WITHIN:?}: a change may have been made or not"))
-        }
+        Ok(answer) => answer,
+        Err(_) => Err(format!("there is no answer within {WITHIN:?}: a change may have been made or not")),
     }
 }
 
-async fn answer<F>(services: &Arc<Services>, asked: &Asked, serve: impl Fn(Arc<Services>) -> F) -> Response
+async fn answer<F>(
+    services: &Arc<Services>,
+    asked: &Asked,
+    serve: impl Fn(Arc<Services>) -> F,
+) -> Result<Response, String>
 where
     F: Future<Output = Result<Response, Refusal>>,
 {
     let begun = Instant::now();
     loop {
         let refusal = match serve(services.clone()).await {
-            Ok(response) => return response,
+            Ok(response) => return Ok(response),
             Err(refusal) => refusal,
         };
-        let Refusal::NotLeader { .. } = refusal else { return unavailable(refusal) };
+        let Refusal::NotLeader { .. } = refusal else { return Err(refusal.to_string()) };
         if asked.forwarded {
-            return (StatusCode::MISDIRECTED_REQUEST, format!("{refusal}\n")).into_response();
+            return Ok((StatusCode::MISDIRECTED_REQUEST, format!("{refusal}\n")).into_response());
         }
-        if let Some(leader) = services.coordinator.leader_http()
-            && let Some(response) = asked.forward(&leader).await
+        let leader = services.coordinator.leader_http();
+        if let Some(leader) = &leader
+            && let Some(answer) = asked.forward(leader).await
         {
-            return response;
+            return answer;
         }
         if begun.elapsed() + 2 * PAUSE >= WITHIN {
-            return unavailable(refusal);
+            return Err(match leader {
+                Some(leader) => format!("the leader's HTTP port {leader} does not answer: try again shortly"),
+                None => services.coordinator.not_leader().to_string(),
+            });
         }
         sleep(PAUSE).await;
     }
@@ -91,7 +107,7 @@ where
 
 impl Asked {
     /// Returns the answer of the master at `leader`; `None` if it did not act on the request, or if acting twice is no harm.
-    async fn forward(&self, leader: &str) -> Option<Response> {
+    async fn forward(&self, leader: &str) -> Option<Result<Response, String>> {
         let mut request = http::Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
@@ -108,22 +124,16 @@ impl Asked {
                     let value = answer.headers_mut().remove(&name);
                     value.and_then(|value| response.headers_mut().insert(name, value));
                 }
-                Some(response)
+                Some(Ok(response))
             }
             Ok(Err(ExchangeError::Unsent { .. })) => None,
             Ok(Err(ExchangeError::Unanswered { .. })) | Err(_) if reads => None,
-            Ok(Err(error)) => Some(unavailable(format!("{error}: the change may have been made or not"))),
-            Err(_) => {
-                Some(unavailable(format!("no answer from {leader}: the change may have been made or not")))
-            }
+            Ok(Err(error)) => Some(Err(format!("{error}: the change may have been made or not"))),
+            Err(_) => Some(Err(format!("no answer from {leader}: the change may have been made or not"))),
         }
     }
 }
 
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::MISDIRECTED_REQUEST | StatusCode::TEMPORARY_REDIRECT)
-}
-
-fn unavailable(why: impl std::fmt::Display) -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response()
 }

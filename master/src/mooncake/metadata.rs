@@ -24,7 +24,7 @@ struct Entry {
 }
 
 /// Returns the route.
-pub(crate) fn routes(api: Arc<Api>) -> Router {
+pub(super) fn routes(api: Arc<Api>) -> Router {
     Router::new().route("/metadata", get(serve).put(serve).delete(serve)).with_state(api)
 }
 
@@ -40,7 +40,8 @@ async fn serve(State(api): State<Arc<Api>>, Query(Entry { key }): Query<Entry>, 
         let why = format!("a value of {} bytes: it can have {KEY_VALUE_MAX} at most\n", asked.body.len());
         return (StatusCode::PAYLOAD_TOO_LARGE, why).into_response();
     }
-    on_leader(&api, &asked, |services| act(services, &key, &asked)).await
+    let answer = on_leader(&api, &asked, |services| act(services, &key, &asked)).await;
+    answer.unwrap_or_else(|why| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response())
 }
 
 async fn act(services: Arc<Services>, key: &str, asked: &Asked) -> Result<Response, Refusal> {

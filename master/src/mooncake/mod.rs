@@ -1,7 +1,12 @@
 //! HTTP paths of Mooncake, in its formats, for engines and tools that were made for it.
 
+mod answers;
 mod forward;
+mod keys;
 mod metadata;
+mod segments;
+mod state;
+mod summary;
 
 use std::sync::Arc;
 
@@ -9,10 +14,27 @@ use axum::Router;
 use axum::routing::get;
 
 use crate::api::Api;
-pub(crate) use metadata::routes as metadata_routes;
+
+/// Returns the paths of Mooncake's master. Those about the pool are answered by the leader, also through other masters;
+/// those about a master by itself.
+pub(crate) fn routes(api: Arc<Api>) -> Router {
+    Router::new()
+        .route("/get_all_segments", get(segments::get_all_segments))
+        .route("/get_segments_detail", get(segments::get_segments_detail))
+        .route("/get_all_keys", get(keys::get_all_keys))
+        .route("/query_key", get(keys::query_key))
+        .route("/batch_query_keys", get(keys::batch_query_keys))
+        .route("/health", get(state::health))
+        .route("/role", get(state::role))
+        .route("/leader", get(state::leader))
+        .route("/ha_status", get(state::ha_status))
+        .route("/metrics/summary", get(summary::metrics_summary))
+        .with_state(api.clone())
+        .merge(metadata::routes(api))
+}
 
 /// Returns the routes of the port that stands for Mooncake's metadata server.
 pub(crate) fn metadata_port(api: Arc<Api>) -> Router {
     // As Mooncake's metadata server answers it: the process is up.
-    metadata_routes(api).route("/health", get(|| async { "OK" }))
+    metadata::routes(api).route("/health", get(|| async { "OK" }))
 }

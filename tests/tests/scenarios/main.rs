@@ -23,6 +23,7 @@ mod lossy;
 mod members;
 mod metadata;
 mod monitoring;
+mod mooncake_http;
 mod moves;
 mod operations;
 mod overload;

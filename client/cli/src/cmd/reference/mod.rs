@@ -2,6 +2,7 @@
 
 mod flags;
 mod markdown;
+mod paths;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
@@ -94,6 +95,7 @@ fn page() -> Result<String> {
         commands(&mcctl),
         PORTS.to_owned(),
         ports(&[("mc-master", &master_flags), ("mc-store", &store_flags)])?,
+        paths::section(),
         SETTINGS.to_owned(),
         settings(&mc_master::settings_reference(), &master_flags),
         METRICS.to_owned(),
@@ -158,10 +160,9 @@ fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
         ("mc-master", "--listen") => ("clients, stores, `mcctl`", "gRPC"),
         ("mc-master", "--raft-listen") => ("the other masters", "gRPC"),
         ("mc-store", "--listen") => ("clients, `mcctl`: the bytes of objects", "its own, over TCP"),
-        ("mc-master", "--http-listen") => (
-            "Prometheus, probes, people, engines",
-            "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/metadata`",
-        ),
+        ("mc-master", "--http-listen") => {
+            ("Prometheus, probes, people, engines", "HTTP: [paths](#http-paths-of-a-master)")
+        }
         ("mc-master", "--metadata-listen") => {
             ("engines made for Mooncake, probes", "HTTP: `/metadata`, `/health`")
         }

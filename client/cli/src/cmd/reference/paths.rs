@@ -1,0 +1,65 @@
+//! HTTP paths of the processes.
+
+use super::markdown::{code, table};
+
+const INTRODUCTION: &str = "\
+## HTTP paths of a master
+
+All are answered at `--http-listen`, with GET unless the table says more. \"The leader\" means that any master may be asked: one
+that does not lead asks the leader, looks for the next one for up to 2.5 s, and answers 503 if there is none. Paths from `/metadata` on
+have the formats of Mooncake's master, and know the objects of the default tenant only.";
+
+/// Path, who answers, and with what.
+const PATHS: [(&str, &str, &str); 15] = [
+    ("/livez", "this master", "200 as long as the process answers"),
+    ("/readyz", "this master", "200 when it can do its part, else 503 with the reason"),
+    ("/status", "this master", "State of the master, members and stores as JSON"),
+    ("/metrics", "this master", "Metrics in Prometheus's format"),
+    (
+        "/metadata?key=KEY",
+        "the leader",
+        "GET, PUT, DELETE of an entry of a small replicated table. 400 without a key, 404 for an absent entry. Also at \
+         `--metadata-listen`",
+    ),
+    (
+        "/get_all_segments",
+        "the leader",
+        "Names of the stores whose segments can be read, one a line for each segment",
+    ),
+    (
+        "/get_segments_detail",
+        "the leader",
+        "The segments as JSON; `SUSPECT` is the status of one whose store is silent",
+    ),
+    (
+        "/get_all_keys",
+        "the leader",
+        "Keys, one a line, in no order: up to 10,000 of them, or `limit=N`. If there are more, the header `mc-next` is the `from` of \
+         the next page",
+    ),
+    (
+        "/query_key?key=KEY",
+        "the leader",
+        "Replicas of an object as JSON; 404 if there is none. Takes no lease",
+    ),
+    (
+        "/batch_query_keys?keys=A,B",
+        "the leader",
+        "The same of up to 4,096 keys; 400 without any. A key with a comma can be asked for with `/query_key` only",
+    ),
+    ("/health", "this master", "200 as long as the process answers, with role, state and leader as JSON"),
+    ("/role", "this master", "`leader` or `standby`"),
+    (
+        "/ha_status",
+        "this master",
+        "`starting`, `standby`, `candidate`, `catching_up`, `leader_warmup` or `serving`",
+    ),
+    ("/leader", "this master", "Address of the leader, and its term as `view_version`, as JSON"),
+    ("/metrics/summary", "this master", "State, memory, keys and stores in one line"),
+];
+
+/// Returns the section.
+pub(super) fn section() -> String {
+    let rows = PATHS.iter().map(|(path, who, what)| [code(path), (*who).to_owned(), (*what).to_owned()]);
+    format!("{INTRODUCTION}\n\n{}", table(["Path", "Answered by", "Answer"], rows))
+}

@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
+use mc_types::{Code, MAX_ITEMS};
+use serde::{Deserialize, Serialize};
+
+use super::answers::{TEXT, bad_request, failure, or_unavailable};
+use super::forward::{Asked, on_leader};
+use crate::api::Api;
+use crate::leader::{Described, Refusal, Services};
+
+/// Tenant of keys that are asked for without one.
+const DEFAULT_TENANT: &str = "";
+/// Most keys on a page, and the number of keys on a page that names none.
+const PAGE_KEYS: usize = 10_000;
+/// Bytes of keys after which a page ends.
+const PAGE_BYTES: usize = 8 << 20;
+/// Look-ups in the index after which a page ends. Each is a millisecond or so of its lock.
+const PAGE_LOOKS: usize = 64;
+
+/// Header of a page that is not the last one: the position of the next.
+pub(super) const NEXT: HeaderName = HeaderName::from_static("mc-next");
+
+#[derive(Debug, Deserialize)]
+pub(super) struct PageOf {
+    #[serde(default)]
+    from: u64,
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Key {
+    #[serde(default)]
+    key: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Keys {
+    #[serde(default)]
+    keys: String,
+}
+
+/// A replica as Mooncake shows it.
+#[derive(Serialize)]
+struct Buffer {
+    size_: u64,
+    /// Offset in the store's segment.
+    buffer_address_: u64,
+    protocol_: String,
+    /// Name of the store, as `get_hostname` of its process returns it.
+    transport_endpoint_: String,
+}
+
+#[derive(Serialize)]
+struct Replicas {
+    success: bool,
+    data: Vec<Buffer>,
+}
+
+#[derive(Serialize)]
+struct Results {
+    success: bool,
+    data: BTreeMap<String, KeyResult>,
+}
+
+/// What is known of one key. Replicas lie in memory alone, so the other lists are never there.
+#[derive(Serialize)]
+struct KeyResult {
+    ok: bool,
+    error: Option<&'static str>,
+    values: Option<Vec<Buffer>>,
+    disk_values: Option<()>,
+    local_disk_values: Option<()>,
+    nof_values: Option<()>,
+}
+
+impl KeyResult {
+    fn new(found: Result<Described, Code>) -> Self {
+        let (error, values) = match found {
+            Ok(described) => (None, Some(buffers(described))),
+            Err(code) => (Some(code.name()), None),
+        };
+        Self {
+            ok: values.is_some(),
+            error,
+            values,
+            disk_values: None,
+            local_disk_values: None,
+            nof_values: None,
+        }
+    }
+}
+
+fn buffers(described: Described) -> Vec<Buffer> {
+    let size = described.size;
+    let buffer = |replica: crate::leader::DescribedReplica| Buffer {
+        size_: size,
+        buffer_address_: replica.offset,
+        protocol_: replica.transport,
+        transport_endpoint_: if replica.name.is_empty() { replica.address } else { replica.name },
+    };
+    described.replicas.into_iter().map(buffer).collect()
+}
+
+/// `/get_all_keys?from=POSITION&limit=N`: keys, one a line, in no order.
+pub(super) async fn get_all_keys(
+    State(api): State<Arc<Api>>,
+    page: Result<Query<PageOf>, QueryRejection>,
+    asked: Asked,
+) -> Response {
+    let PageOf { from, limit } = match page {
+        Ok(Query(page)) => page,
+        Err(rejection) => return bad_request(rejection.body_text()),
+    };
+    let limit = limit.unwrap_or(PAGE_KEYS);
+    if !(1..=PAGE_KEYS).contains(&limit) {
+        return bad_request(format!("limit={limit} is out of bounds: 1 to {PAGE_KEYS}"));
+    }
+    or_unavailable(on_leader(&api, &asked, |services| page_of_keys(services, from, limit)).await)
+}
+
+async fn page_of_keys(services: Arc<Services>, mut from: u64, limit: usize) -> Result<Response, Refusal> {
+    let (mut lines, mut listed) = (Vec::new(), 0);
+    for _ in 0..PAGE_LOOKS {
+        let page = services.objects.list_keys(DEFAULT_TENANT, b"", from, limit - listed).await?;
+        listed += page.objects.len();
+        for object in page.objects {
+            lines.extend(object.key);
+            lines.push(b'\n');
+        }
+        let Some(next) = page.next else { return Ok((TEXT, lines).into_response()) };
+        from = next;
+        if listed >= limit || lines.len() >= PAGE_BYTES {
+            break;
+        }
+    }
+    Ok((TEXT, [(NEXT, from.to_string())], lines).into_response())
+}
+
+/// `/query_key?key=KEY`: the replicas of an object. It takes no lease, and is no use for the eviction order.
+pub(super) async fn query_key(
+    State(api): State<Arc<Api>>,
+    Query(Key { key }): Query<Key>,
+    asked: Asked,
+) -> Response {
+    if key.is_empty() {
+        let why = "no key is given: ask for /query_key?key=KEY";
+        return failure(StatusCode::NOT_FOUND, Code::ObjectNotFound as i32, why);
+    }
+    let keys = [Bytes::from(key)];
+    let replicas = async |services: Arc<Services>| {
+        let found = services.objects.describe(DEFAULT_TENANT, &keys).await?.pop();
+        Ok(match found.unwrap_or(Err(Code::ObjectNotFound)) {
+            Ok(described) => Json(Replicas { success: true, data: buffers(described) }).into_response(),
+            Err(code) => failure(StatusCode::NOT_FOUND, code as i32, code.name()),
+        })
+    };
+    or_unavailable(on_leader(&api, &asked, replicas).await)
+}
+
+/// `/batch_query_keys?keys=KEY,KEY`: the replicas of several objects.
+pub(super) async fn batch_query_keys(
+    State(api): State<Arc<Api>>,
+    Query(Keys { keys: list }): Query<Keys>,
+    asked: Asked,
+) -> Response {
+    if list.is_empty() {
+        return bad_request("No keys provided. Use ?keys=key1,key2,...");
+    }
+    let names: Vec<&str> = list.split(',').collect();
+    if names.len() > MAX_ITEMS {
+        return bad_request(format!("{} keys: a request can have {MAX_ITEMS}", names.len()));
+    }
+    let keys: Vec<Bytes> = names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
+    let results = async |services: Arc<Services>| {
+        let found = services.objects.describe(DEFAULT_TENANT, &keys).await?;
+        let results = names.iter().map(|name| (*name).to_owned()).zip(found.into_iter().map(KeyResult::new));
+        Ok(Json(Results { success: true, data: results.collect() }).into_response())
+    };
+    or_unavailable(on_leader(&api, &asked, results).await)
+}

@@ -1,0 +1,117 @@
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Json, Response};
+use mc_index::{SegmentView, State as Index, StoreView};
+use serde::Serialize;
+
+use super::answers::{TEXT, or_unavailable};
+use super::forward::{Asked, on_leader};
+use crate::api::Api;
+use crate::leader::{Leading, Refusal, Services};
+
+/// A mounted segment as Mooncake shows it.
+#[derive(Debug, Serialize)]
+struct Segment {
+    segment_name: String,
+    segment_id: String,
+    client_id: String,
+    base_address: &'static str,
+    size_bytes: u64,
+    size_human: String,
+    te_endpoint: String,
+    protocol: String,
+    status: &'static str,
+    allocator_used_bytes: u64,
+    allocator_capacity_bytes: u64,
+    allocator_usage_percent: f64,
+}
+
+/// Status of a segment that can be read.
+const OK: &str = "OK";
+/// Status of a segment whose store is silent. Mooncake has no such status.
+const SUSPECT: &str = "SUSPECT";
+
+impl Segment {
+    fn new(store: &StoreView<'_>, segment: &SegmentView, suspect: bool) -> Self {
+        let SegmentView { number, capacity, used, .. } = *segment;
+        let endpoint = store.endpoints.first();
+        Self {
+            segment_name: store.name.to_owned(),
+            segment_id: uuid(store.store.0, u64::from(number) + 1),
+            client_id: uuid(store.store.0, 0),
+            // Places are offsets into a segment.
+            base_address: "0x0",
+            size_bytes: capacity,
+            size_human: format!("{} GiB", (capacity as f64 / f64::from(1 << 30) * 1e4).round() / 1e4),
+            te_endpoint: endpoint.map(|endpoint| endpoint.address.clone()).unwrap_or_default(),
+            protocol: endpoint.map(|endpoint| endpoint.transport.clone()).unwrap_or_default(),
+            status: if suspect { SUSPECT } else { OK },
+            allocator_used_bytes: used,
+            allocator_capacity_bytes: capacity,
+            allocator_usage_percent: if capacity == 0 { 0.0 } else { used as f64 / capacity as f64 * 100.0 },
+        }
+    }
+}
+
+/// Writes two numbers in the form of a UUID.
+fn uuid(high: u64, low: u64) -> String {
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+#[derive(Serialize)]
+struct Details {
+    total_segments: usize,
+    segments: Vec<Segment>,
+}
+
+fn segments_in(index: &Index, leading: &Leading) -> Vec<Segment> {
+    let of_store = |store: StoreView<'_>| {
+        let suspect = leading.is_suspect(store.store);
+        let segments = index.store_segments(store.store);
+        segments.map(|segment| Segment::new(&store, &segment, suspect)).collect::<Vec<_>>()
+    };
+    index.stores().flat_map(of_store).collect()
+}
+
+async fn mounted(services: Arc<Services>) -> Result<Vec<Segment>, Refusal> {
+    let leading = services.coordinator.lead().await?;
+    Ok(services.coordinator.index.read(|applied| segments_in(&applied.state, &leading)))
+}
+
+/// `/get_all_segments`: the name of each segment that can be read, one a line.
+pub(super) async fn get_all_segments(State(api): State<Arc<Api>>, asked: Asked) -> Response {
+    let names = async |services| {
+        let segments = mounted(services).await?;
+        let well = segments.iter().filter(|segment| segment.status == OK);
+        let lines: String = well.map(|segment| format!("{}\n", segment.segment_name)).collect();
+        Ok((TEXT, lines).into_response())
+    };
+    or_unavailable(on_leader(&api, &asked, names).await)
+}
+
+/// `/get_segments_detail`.
+pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: Asked) -> Response {
+    let details = async |services| {
+        let segments = mounted(services).await?;
+        Ok(Json(Details { total_segments: segments.len(), segments }).into_response())
+    };
+    or_unavailable(on_leader(&api, &asked, details).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_the_form_of_a_uuid() {
+        assert_eq!(uuid(0x0123_4567_89ab_cdef, 2), "01234567-89ab-cdef-0000-000000000002");
+    }
+}

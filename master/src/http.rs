@@ -3,8 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
-use mc_process::http::standard_routes;
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use mc_process::http::{metrics_page, standard_routes};
 use mc_proto::v1;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api::Api;
@@ -17,15 +22,31 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     let standard = standard_routes(
         move || readiness(&ready),
         move || {
-            metrics.show(sample(&scraped));
-            metrics.render()
-        },
-        move || {
             let api = shown.clone();
             async move { status_json(&api.status_reply().await) }
         },
     );
-    standard.merge(mooncake::routes(api))
+    let scrape = move |Query(names): Query<Names>| std::future::ready(page(&scraped, &metrics, &names));
+    standard.route("/metrics", get(scrape)).merge(mooncake::routes(api))
+}
+
+/// Whose names metrics have.
+#[derive(Debug, Deserialize)]
+struct Names {
+    compat: Option<String>,
+}
+
+fn page(api: &Api, metrics: &MasterMetrics, names: &Names) -> Response {
+    metrics.show(sample(api));
+    let page = metrics.render();
+    match names.compat.as_deref() {
+        None => metrics_page(page),
+        Some("mooncake") => metrics_page(mooncake::renamed(&page, api)),
+        Some(other) => {
+            let why = format!("compat={other} is not known: it can be mooncake\n");
+            (StatusCode::BAD_REQUEST, why).into_response()
+        }
+    }
 }
 
 /// Says whether this master is ready, or why it is not.

@@ -28,6 +28,7 @@ pub use formation::{BoundAddresses, FormationError};
 pub use identity::IdentityError;
 pub use master::{Environment, Master, StartError};
 pub use metrics::metrics_reference;
+pub use mooncake::mooncake_metrics_reference;
 pub use peers::{DEFAULT_RAFT_PORT, PeersError};
 pub use process::main_with;
 pub use rescue::{Found, Rescue, RescueError, Rescued};

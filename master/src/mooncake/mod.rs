@@ -4,6 +4,7 @@ mod answers;
 mod forward;
 mod keys;
 mod metadata;
+mod metrics;
 mod segments;
 mod state;
 mod summary;
@@ -14,6 +15,8 @@ use axum::Router;
 use axum::routing::get;
 
 use crate::api::Api;
+pub use metrics::mooncake_metrics_reference;
+pub(crate) use metrics::renamed;
 
 /// Returns the paths of Mooncake's master. Those about the pool are answered by the leader, also through other masters;
 /// those about a master by itself.

@@ -38,18 +38,15 @@ pub fn most_connections(limit: usize) -> usize {
 }
 
 type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
-type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 type Status = Arc<dyn Fn() -> BoxFuture<'static, serde_json::Value> + Send + Sync>;
 
-/// Returns the routes that every process has:
+/// Returns the routes that every process has besides `/metrics`:
 ///
 /// - `/livez`: 200 as long as the process answers at all; never depends on a quorum.
 /// - `/readyz`: 200 when `ready` is `Ok`, else 503 with the reason as text.
-/// - `/metrics`: the text that `metrics` renders.
 /// - `/status`: the value that `status` returns, as JSON.
 pub fn standard_routes<S, F>(
     ready: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-    metrics: impl Fn() -> String + Send + Sync + 'static,
     status: S,
 ) -> Router
 where
@@ -57,7 +54,6 @@ where
     F: Future<Output = serde_json::Value> + Send + 'static,
 {
     let ready: Ready = Arc::new(ready);
-    let metrics: Metrics = Arc::new(metrics);
     let status: Status = Arc::new(move || Box::pin(status()));
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
@@ -74,22 +70,17 @@ where
             }),
         )
         .route(
-            "/metrics",
-            get(move || {
-                let text = metrics();
-                async move {
-                    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
-                        .into_response()
-                }
-            }),
-        )
-        .route(
             "/status",
             get(move || {
                 let body = status();
                 async move { Json(body.await) }
             }),
         )
+}
+
+/// Returns the answer of `/metrics`.
+pub fn metrics_page(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 /// Serves `router` on `listener` until `shutdown` ends, then for at most a second more. Open requests get their answers
@@ -288,11 +279,9 @@ mod tests {
     async fn the_standard_routes_answer_and_the_server_ends_with_an_idle_connection_open() {
         let listener = TcpNetwork::shared().listen("127.0.0.1:0").await.unwrap();
         let address = listener.address;
-        let routes = standard_routes(
-            || Err("no leader".into()),
-            || "mc_objects 1\n".into(),
-            || async { serde_json::json!({"role": "leader"}) },
-        );
+        let routes =
+            standard_routes(|| Err("no leader".into()), || async { serde_json::json!({"role": "leader"}) });
+        let routes = routes.route("/metrics", get(async || metrics_page("mc_objects 1\n".into())));
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(serve(listener, routes, async { stopped.await.unwrap() }));
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::Router;
-use mc_process::http::standard_routes;
+use axum::routing::get;
+use mc_process::http::{metrics_page, standard_routes};
 use mc_store::{MasterList, Segments, StoreReport, StoreStatus, TransportReport};
 use serde_json::json;
 
@@ -16,11 +17,10 @@ pub(crate) fn routes(
     metrics: Arc<StoreMetrics>,
 ) -> Router {
     let (ready, shown) = (store.clone(), store.clone());
-    let standard = standard_routes(
-        move || ready.ready(),
-        move || metrics.render(&shown.report()),
-        move || std::future::ready(self::status(&store.report())),
-    );
+    let standard =
+        standard_routes(move || ready.ready(), move || std::future::ready(self::status(&store.report())));
+    let scrape = move || std::future::ready(metrics_page(metrics.render(&shown.report())));
+    let standard = standard.route("/metrics", get(scrape));
     standard.merge(crate::segments::routes(segments)).merge(crate::masters::routes(masters))
 }
 

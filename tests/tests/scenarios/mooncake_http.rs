@@ -139,6 +139,32 @@ async fn each_master_tells_its_own_state() {
 }
 
 #[tokio::test]
+async fn metrics_have_mooncakes_names_where_they_are_asked_for() {
+    let cluster = Cluster::builder().masters(1).start().await;
+    let client = cluster.client().await;
+    client.put("a", b"value").await.unwrap();
+    client.get("a").await.unwrap();
+    let http = cluster.master_http(0);
+    let (status, kind, _, page) = get(http, "/metrics?compat=mooncake").await;
+    assert_eq!((status, &*kind), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    let name = json_at(http, "/status").await.1["stores"][0]["name"].as_str().unwrap().to_owned();
+    for line in [
+        "master_total_capacity_bytes 268435456",
+        "master_key_count 1",
+        "master_active_clients 1",
+        "valid_get_nums_ 1",
+        "# TYPE master_allocated_bytes gauge",
+        "# TYPE master_evicted_key_count counter",
+        &format!("segment_total_capacity_bytes{{segment=\"{name}\"}} 268435456"),
+    ] {
+        assert!(page.lines().any(|shown| shown == line), "{line} is not in\n{page}");
+    }
+    assert!(!page.contains("mc_"), "{page}");
+    let (status, _, _, why) = get(http, "/metrics?compat=other").await;
+    assert_eq!((status, &*why), (400, "compat=other is not known: it can be mooncake\n"));
+}
+
+#[tokio::test]
 async fn bad_requests_have_mooncakes_status_and_a_reason() {
     let cluster = Cluster::builder().masters(1).stores(0).start().await;
     let http = cluster.master_http(0);

@@ -58,6 +58,12 @@ const METRICS: &str = "\
 A master and a store serve their metrics at `/metrics` of their `--http-listen` addresses. For the values to worry about,
 see [operations.md](operations.md#metrics).";
 
+const MOONCAKE_METRICS: &str = "\
+### Metrics of mc-master under Mooncake's names
+
+`/metrics?compat=mooncake` shows the metrics of Mooncake's master that have a meaning here, as sums of those above, for dashboards that
+ask for them. Where Mooncake counts operations of one key and of a batch apart, clients of mc only send batches.";
+
 const CLIENT_METRICS: &str = "\
 ### Metrics of a client
 
@@ -100,6 +106,8 @@ fn page() -> Result<String> {
         settings(&mc_master::settings_reference(), &master_flags),
         METRICS.to_owned(),
         metrics("mc-master", &mc_master::metrics_reference()),
+        MOONCAKE_METRICS.to_owned(),
+        mooncake_metrics(),
         metrics("mc-store", &mc_store_server::metrics_reference()),
         CLIENT_METRICS.to_owned(),
         metrics_table(&mc_client::metrics_reference()),
@@ -186,6 +194,12 @@ fn settings(settings: &[SettingReference], master_flags: &[Flag]) -> String {
 
 fn metrics(process: &str, metrics: &[Metric]) -> String {
     format!("### Metrics of {process}\n\n{}", metrics_table(metrics))
+}
+
+fn mooncake_metrics() -> String {
+    let rows = mc_master::mooncake_metrics_reference();
+    let shown = |source: String| if source.starts_with("mc_") { code(&source) } else { source };
+    table(["Mooncake's metric", "Shows"], rows.into_iter().map(|(name, source)| [code(name), shown(source)]))
 }
 
 fn metrics_table(metrics: &[Metric]) -> String {

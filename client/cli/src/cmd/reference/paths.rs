@@ -14,7 +14,11 @@ const PATHS: [(&str, &str, &str); 15] = [
     ("/livez", "this master", "200 as long as the process answers"),
     ("/readyz", "this master", "200 when it can do its part, else 503 with the reason"),
     ("/status", "this master", "State of the master, members and stores as JSON"),
-    ("/metrics", "this master", "Metrics in Prometheus's format"),
+    (
+        "/metrics",
+        "this master",
+        "Metrics in Prometheus's format; with `?compat=mooncake` [under Mooncake's names](#metrics-of-mc-master-under-mooncakes-names)",
+    ),
     (
         "/metadata?key=KEY",
         "the leader",

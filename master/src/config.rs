@@ -1,6 +1,7 @@
 //! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_process::config`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mc_index::{ReadPolicy, Settings};
 use mc_log::LogSync;
@@ -10,6 +11,9 @@ use mc_types::{ByteSize, Span};
 
 use crate::peers::{PeerList, PeersError};
 use crate::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
+
+/// Shortest time between two summaries in the log.
+const METRICS_LOG_MIN: Duration = Duration::from_secs(1);
 
 /// A master of a memory pool for KV caches
 ///
@@ -85,6 +89,10 @@ pub struct MasterArgs {
     /// half a second. wan: several data centres, round trips of up to 250 ms, failover in about two seconds
     #[arg(long, value_name = "lan|wan", default_value = "lan")]
     pub raft_timing: RaftTiming,
+    /// Time between two lines of the log that sum this master and its pool up in the form of Mooncake's master, for tools that
+    /// look for them (0s: none)
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub metrics_log: Span,
     /// Exit when standard input is closed, so that this process ends with its parent
     #[arg(long, hide = true)]
     pub exit_on_stdin_eof: bool,
@@ -165,6 +173,10 @@ impl MasterArgs {
                 return Err(MasterConfigError::Bounds { flag, value: span.to_string(), why: bounds.text });
             }
         }
+        if !self.metrics_log.0.is_zero() && self.metrics_log.0 < METRICS_LOG_MIN {
+            let value = self.metrics_log.to_string();
+            return Err(MasterConfigError::Bounds { flag: "metrics-log", value, why: "0s, or at least 1s" });
+        }
         if self.snapshot_log_bytes.0 < 1 << 20 {
             let value = self.snapshot_log_bytes.to_string();
             return Err(MasterConfigError::Bounds { flag: "snapshot-log-bytes", value, why: "at least 1mb" });
@@ -242,6 +254,10 @@ mod tests {
             (&["--single", "--raft-listen", ":50055"], "--raft-listen `:50055`"),
             (&["--single", "--metadata-listen", "8080"], "--metadata-listen `8080`"),
             (&["--single", "--read-lease", "1s"], "--read-lease 1s is out of bounds: 5s to 60s"),
+            (
+                &["--single", "--metrics-log", "10ms"],
+                "--metrics-log 10ms is out of bounds: 0s, or at least 1s",
+            ),
             (&["--ephemeral"], "--ephemeral is given without --peers"),
             (&["--single", "--snapshot-log-bytes", "1kb"], "--snapshot-log-bytes 1KiB is out of bounds"),
         ] {

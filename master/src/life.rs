@@ -274,6 +274,10 @@ impl Life {
             }
         });
         self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone()), "HTTP");
+        let every = self.config.args.metrics_log.0;
+        if !every.is_zero() {
+            self.tasks.spawn(mooncake::log_summaries(self.api.clone(), every, self.stop.clone()));
+        }
         if let Some(listener) = metadata {
             self.serve_http(listener, mooncake::metadata_port(self.api.clone()), "metadata");
         }

@@ -17,6 +17,7 @@ use axum::routing::get;
 use crate::api::Api;
 pub use metrics::mooncake_metrics_reference;
 pub(crate) use metrics::renamed;
+pub(crate) use summary::log_summaries;
 
 /// Returns the paths of Mooncake's master. Those about the pool are answered by the leader, also through other masters;
 /// those about a master by itself.

@@ -1,8 +1,10 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use tokio_util::sync::CancellationToken;
 
 use super::answers::TEXT;
 use super::state::{LeaderView, RuntimeState};
@@ -61,6 +63,14 @@ fn size(bytes: u64) -> String {
 /// `/metrics/summary`.
 pub(super) async fn metrics_summary(State(api): State<Arc<Api>>) -> Response {
     (TEXT, summary(&api)).into_response()
+}
+
+/// Logs the summary as Mooncake's master does, at once and then every so often, until `stop`.
+pub(crate) async fn log_summaries(api: Arc<Api>, every: Duration, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(every);
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        tracing::info!("Master Admin Metrics: {}", summary(&api));
+    }
 }
 
 #[cfg(test)]

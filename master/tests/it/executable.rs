@@ -112,6 +112,22 @@ async fn the_metadata_port_serves_the_table_of_the_cluster() {
 }
 
 #[tokio::test]
+async fn the_log_sums_the_pool_up_where_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY, "--metrics-log", "1s"];
+    let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
+    let state = |state: &str| {
+        format!(
+            "INFO Master Admin Metrics: role={state}, master={{Mem Storage: 0 B / 0 B | Keys: 0 | Clients: 0}}"
+        )
+    };
+    let leads = state("leader, state=serving, service_ready=true");
+    until("a second line of a leader", async || master.output().matches(&*leads).count() >= 2).await;
+    assert_eq!(master.terminate().await.code(), Some(0), "{}", master.output());
+}
+
+#[tokio::test]
 async fn a_cluster_of_one_becomes_ready_and_ends_with_0_when_it_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("master");

@@ -5,6 +5,7 @@ mod tenants;
 use std::time::{Duration, Instant};
 
 use mc_process::metrics::Registry;
+use mc_process::telemetry;
 use mc_raft::{RpcTimer, RpcTimes};
 use mc_types::{Code, Metric};
 use metrics::{Counter, Gauge, Histogram};
@@ -282,6 +283,7 @@ pub(crate) struct MasterMetrics {
     tenants: TenantGauges,
     data_dir_free: Gauge,
     data_dir_needed: Gauge,
+    log_lines_dropped: Counter,
 }
 
 /// Values of the gauges; read once a second and at every scrape.
@@ -520,6 +522,11 @@ impl MasterMetrics {
                 "Bytes that must be free on the disk of the data directory for a leader to start puts",
                 &[],
             ),
+            log_lines_dropped: r.counter(
+                "mc_master_log_lines_dropped_total",
+                "Log lines of this process that were dropped because nothing read its standard error",
+                &[],
+            ),
             registry,
         }
     }
@@ -607,6 +614,7 @@ impl MasterMetrics {
         self.index_bytes.set(sample.index_bytes as f64);
         self.groups.set(sample.groups as f64);
         self.tenants.show(sample.tenants);
+        self.log_lines_dropped.absolute(telemetry::dropped_lines());
     }
 
     /// Shows how many bytes are free on the disk of the data directory, and how many are needed.

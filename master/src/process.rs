@@ -39,14 +39,21 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if loaded.args.file.print_config {
         return config::printed(loaded.print(&mut std::io::stdout()));
     }
+    let log = match telemetry::init(&loaded.args.log) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
     match run(&loaded) {
         Ok(()) => ExitCode::SUCCESS,
         Err(End::Config(why)) => {
-            eprintln!("error: {why}");
+            log.say(format!("error: {why}"));
             ExitCode::from(EXIT_CONFIG)
         }
         Err(End::Failed(why)) => {
-            eprintln!("error: {why}");
+            log.say(format!("error: {why}"));
             ExitCode::FAILURE
         }
     }
@@ -65,7 +72,6 @@ impl From<StartError> for End {
 
 fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let args = &loaded.args;
-    telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
     mc_log::keep_caught_panics_quiet();
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
     // Raft runs on threads of its own, so that a flood of requests does not hold up heartbeats. It has no more threads

@@ -2,8 +2,10 @@
 
 use mc_process::http::request;
 use mc_tests::{
-    Daemon, Ports, assert_refused, bare_command, http_get, printed_config, setting, unit_arguments, until,
+    Daemon, Ports, assert_refused, bare_command, eventually, http_get, printed_config, setting,
+    unit_arguments, until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 const ANY: &str = "127.0.0.1:0";
 const MASTER: &str = env!("CARGO_BIN_EXE_mc-master");
@@ -125,6 +127,57 @@ async fn the_log_sums_the_pool_up_where_that_is_wanted() {
     let leads = state("leader, state=serving, service_ready=true");
     until("a second line of a leader", async || master.output().matches(&*leads).count() >= 2).await;
     assert_eq!(master.terminate().await.code(), Some(0), "{}", master.output());
+}
+
+#[tokio::test]
+async fn a_master_goes_on_and_ends_when_nobody_reads_what_it_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ports = Ports::default();
+    let http = ports.address();
+    let mut command = bare_command(MASTER, dir.path());
+    command.args([
+        "--single",
+        "--listen",
+        ANY,
+        "--raft-listen",
+        ANY,
+        "--http-listen",
+        &http,
+        "--log",
+        "trace",
+    ]);
+    // Both streams are one pipe, as with `2>&1 |`.
+    let (unread, pipe) = std::io::pipe().unwrap();
+    let mut master = Killed(command.stdout(pipe.try_clone().unwrap()).stderr(pipe).spawn().unwrap());
+    drop(command);
+    until("lines are dropped", async || {
+        let page = http_get(&http, "/metrics").await.map(|(_, page)| page).unwrap_or_default();
+        let mut dropped =
+            page.lines().filter_map(|line| line.strip_prefix("mc_master_log_lines_dropped_total "));
+        dropped.any(|lines| lines != "0")
+    })
+    .await;
+    // Every request and every entry logs lines.
+    for n in 0..20 {
+        let path = format!("/metadata?key={n}");
+        assert_eq!(request("PUT", &http, &path).await.unwrap().0, 200);
+        assert_eq!(request("GET", &http, &path).await.unwrap().0, 200);
+    }
+    kill_process(Pid::from_child(&master.0), Signal::TERM).unwrap();
+    let status = eventually("its end", async || master.0.try_wait().unwrap()).await;
+    assert_eq!(status.code(), Some(0));
+    drop(unread);
+}
+
+/// A child that is killed with its test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Both fail only when it is dead and reaped.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[tokio::test]

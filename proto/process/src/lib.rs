@@ -8,6 +8,7 @@
 pub mod config;
 mod descriptors;
 pub mod http;
+mod lines;
 pub mod metrics;
 mod stdin;
 pub mod telemetry;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 use mc_net::TcpNetwork;
-use mc_process::{config, telemetry};
+use mc_process::config;
+use mc_process::telemetry::{self, Log};
 use mc_store::StartError;
 use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,27 +42,31 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if loaded.args.file.print_config {
         return config::printed(loaded.print(&mut io::stdout()));
     }
-    if let Err(err) = telemetry::init(&loaded.args.log) {
-        return refuse(&err);
-    }
+    let log = match telemetry::init(&loaded.args.log) {
+        Ok(log) => log,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(source) => return refuse_start(&StartError::System { what: "event loop", source }),
+        Err(source) => return refuse_start(&log, &StartError::System { what: "event loop", source }),
     };
-    let code = runtime.block_on(run(loaded.args, args));
+    let code = runtime.block_on(run(&log, loaded.args, args));
     // Do not wait for work that still blocks, such as a name lookup.
     runtime.shutdown_background();
     code
 }
 
 /// `args` are the arguments of the start, by which a SIGHUP reads the list of masters again.
-async fn run(flags: Flags, args: Vec<OsString>) -> ExitCode {
+async fn run(log: &Log, flags: Flags, args: Vec<OsString>) -> ExitCode {
     // Before the start, which takes minutes: a SIGHUP ends a process that does not listen for it.
     let signals =
         stop_signal(flags.exit_on_stdin_eof).and_then(|stopped| Ok((stopped, signal(SignalKind::hangup())?)));
     let (stopped, hangups) = match signals {
         Ok(signals) => signals,
-        Err(source) => return refuse_start(&StartError::System { what: "signal handler", source }),
+        Err(source) => return refuse_start(log, &StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
     // Must happen before the store reads the limit.
@@ -82,7 +87,7 @@ async fn run(flags: Flags, args: Vec<OsString>) -> ExitCode {
     };
     let server = match started {
         Ok(server) => server,
-        Err(err) => return refuse_start(&err),
+        Err(err) => return refuse_start(log, &err),
     };
     let why = tokio::select! {
         why = stopped => why,
@@ -120,13 +125,7 @@ fn progress() -> impl FnMut(ByteSize, ByteSize) + Send {
 }
 
 /// Prints why the store did not start, with the flags that set it.
-fn refuse_start(error: &StartError) -> ExitCode {
-    let _ = writeln!(io::stderr(), "error: {}", with_flags(error));
-    ExitCode::from(USAGE)
-}
-
-/// Prints the error as one sentence and returns exit code 2.
-fn refuse(error: &dyn std::error::Error) -> ExitCode {
-    let _ = writeln!(io::stderr(), "error: {error}");
+fn refuse_start(log: &Log, error: &StartError) -> ExitCode {
+    log.say(format!("error: {}", with_flags(error)));
     ExitCode::from(USAGE)
 }

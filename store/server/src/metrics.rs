@@ -1,4 +1,5 @@
 use mc_process::metrics::Registry;
+use mc_process::telemetry;
 use mc_transfer::RequestSeconds;
 use mc_types::Metric;
 use metrics::{Counter, Gauge};
@@ -46,6 +47,7 @@ pub(crate) struct StoreMetrics {
     term: Gauge,
     mounts: Counter,
     dead_epochs: Counter,
+    log_lines_dropped: Counter,
 }
 
 impl StoreMetrics {
@@ -123,6 +125,10 @@ impl StoreMetrics {
                 "mc_store_dead_epochs_total",
                 "Times that the masters dropped this memory and the store offered it again",
             ),
+            log_lines_dropped: counter(
+                "mc_store_log_lines_dropped_total",
+                "Log lines of this process that were dropped because nothing read its standard error",
+            ),
             registry,
         }
     }
@@ -163,6 +169,7 @@ impl StoreMetrics {
         self.term.set(report.term.unwrap_or_default() as f64);
         self.mounts.absolute(report.mounts);
         self.dead_epochs.absolute(report.dead_epochs);
+        self.log_lines_dropped.absolute(telemetry::dropped_lines());
         self.registry.render()
     }
 }

@@ -41,6 +41,7 @@ async fn every_master_answers_for_the_leader_and_entries_survive_it() {
         assert_eq!(call(http, "PUT", "", "x").await.0, 400);
         assert_eq!(call(http, "PUT", &"k".repeat(1_025), "x").await.0, 400);
         assert_eq!(call(http, "PUT", "large", &"x".repeat(65 << 10)).await.0, 413);
+        assert_eq!(call(http, "HEAD", "a", "").await, (404, String::new()));
         assert_eq!(call(http, "POST", "a", "x").await.0, 405);
     }
     // A request that has been passed on once goes no further.

@@ -229,6 +229,16 @@ pub(super) const BOARD: Board = Board {
                      the masters more CPU.",
                 )
                 .see("Large fleets"),
+                Panel::graph(
+                    "Log lines dropped",
+                    Unit::Count,
+                    &[
+                        (in_an_hour!("instance", "mc_master_log_lines_dropped_total{}"), "master {{instance}}"),
+                        (in_an_hour!("instance", "mc_store_log_lines_dropped_total{}"), "store {{instance}}"),
+                    ],
+                    "In the last hour. Nothing read the standard error of that process, or not as fast as it logs: look at what \
+                     starts it.",
+                ),
             ],
         },
     ],

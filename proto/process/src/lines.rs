@@ -1,0 +1,186 @@
+//! Lines of the log on their way to standard error, which may be a pipe that nobody reads.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Most bytes of lines that wait to be written, and as many again may be under way.
+const WAITING_BYTES: usize = 1 << 20;
+
+/// A writer of whole lines that never waits for the reader at the other end: a thread of its own writes, and a line for
+/// which there is no room is dropped and counted. Clones share the queue.
+///
+/// The thread holds no lock while it writes, so nothing that takes one waits for the pipe.
+#[derive(Clone)]
+pub(crate) struct Lines(Arc<Shared>);
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<u8>,
+    /// Lines that have left the queue may not be written yet.
+    writing: bool,
+}
+
+impl Lines {
+    /// Starts a thread that writes to `out`.
+    ///
+    /// # Errors
+    /// The system's error if there is no thread.
+    pub(crate) fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let shared = Shared { queue: Mutex::default(), changed: Condvar::new(), dropped: AtomicU64::new(0) };
+        let lines = Self(Arc::new(shared));
+        let writer = lines.clone();
+        thread::Builder::new().name("mc-log-lines".into()).spawn(move || writer.write_on(out))?;
+        Ok(lines)
+    }
+
+    /// Number of lines that were dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything is written, or the time is over.
+    pub(crate) fn flush_within(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut queue = self.0.queue.lock();
+        while !queue.waiting.is_empty() || queue.writing {
+            if self.0.changed.wait_until(&mut queue, end).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Writes a line.
+    pub(crate) fn say(&self, line: impl fmt::Display) {
+        self.push(format!("{line}\n").as_bytes());
+    }
+
+    fn push(&self, line: &[u8]) {
+        let mut queue = self.0.queue.lock();
+        if queue.waiting.len() + line.len() > WAITING_BYTES {
+            drop(queue);
+            self.drop_lines(line);
+            return;
+        }
+        queue.waiting.extend_from_slice(line);
+        self.0.changed.notify_all();
+    }
+
+    fn drop_lines(&self, lines: &[u8]) {
+        let count = lines.iter().filter(|byte| **byte == b'\n').count();
+        self.0.dropped.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn write_on(&self, mut out: impl Write) {
+        let mut batch = Vec::new();
+        loop {
+            let mut queue = self.0.queue.lock();
+            queue.writing = false;
+            self.0.changed.notify_all();
+            while queue.waiting.is_empty() {
+                self.0.changed.wait(&mut queue);
+            }
+            queue.writing = true;
+            batch.clear();
+            std::mem::swap(&mut batch, &mut queue.waiting);
+            drop(queue);
+            // The reader is gone, or the disk is full: there is no other place to say so.
+            if out.write_all(&batch).and_then(|()| out.flush()).is_err() {
+                self.drop_lines(&batch);
+            }
+        }
+    }
+}
+
+/// Each write is whole lines.
+impl Write for Lines {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.push(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn line(n: usize) -> String {
+        format!("{n:>1023}\n")
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_nothing_up_and_lines_come_whole_when_it_is_read_again() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut lines = Lines::start(writer).unwrap();
+        let pushed = 8 * WAITING_BYTES / 1024;
+        for n in 0..pushed {
+            lines.write_all(line(n).as_bytes()).unwrap();
+        }
+        let dropped = usize::try_from(lines.dropped()).unwrap();
+        assert!(dropped > 0, "8 MiB fitted");
+        lines.flush_within(Duration::from_millis(1));
+
+        let mut text = vec![0; (pushed - dropped) * 1024];
+        reader.read_exact(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let numbers: Vec<usize> = text.lines().map(|line| line.trim().parse().unwrap()).collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "in order, each whole");
+        lines.flush_within(Duration::from_secs(60));
+        lines.write_all(b"again\n").unwrap();
+        let mut again = [0; 6];
+        reader.read_exact(&mut again).unwrap();
+        assert_eq!(&again, b"again\n");
+        assert_eq!(usize::try_from(lines.dropped()).unwrap(), dropped);
+    }
+
+    #[test]
+    fn a_flush_returns_once_everything_is_written() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut lines = Lines::start(writer).unwrap();
+        for n in 0..20 {
+            lines.write_all(line(n).as_bytes()).unwrap();
+        }
+        lines.flush_within(Duration::from_secs(60));
+        // Nothing is left to the thread: what the pipe has now is all there is.
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        let mut text = vec![0; 20 * 1024];
+        reader.read_exact(&mut text).unwrap();
+        assert!(text.ends_with(line(19).as_bytes()));
+    }
+
+    #[test]
+    fn lines_for_a_reader_that_is_gone_are_counted() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut lines = Lines::start(writer).unwrap();
+        lines.write_all(b"one\ntwo\n").unwrap();
+        lines.flush_within(Duration::from_secs(60));
+        assert_eq!(lines.dropped(), 2);
+    }
+}

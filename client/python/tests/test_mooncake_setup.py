@@ -13,10 +13,10 @@ import pytest
 from conftest import MIB
 
 from cluster import Cluster, free_ports, until
+from mooncake._addresses import NoRoute, parse_masters, route_to, split_host_port
 from mooncake.engine import TransferEngine
 from mooncake.mooncake_config import MooncakeConfig
 from mooncake.store import MooncakeDistributedStore, link
-from mooncake.store.addresses import NoRoute, parse_masters, route_to, split_host_port
 from mooncake.store.settings import InvalidSettings, Settings, from_arguments, from_mapping
 
 Environ = dict[str, str]
@@ -377,7 +377,7 @@ def test_the_address_of_this_host_is_the_one_that_a_remote_master_sees(monkeypat
     # fe80::1 without an interface has no route.
     with pytest.raises(NoRoute, match="no route"):
         route_to("[fe80::1]:50051")
-    monkeypatch.setattr("mooncake.store.addresses._resolve", lambda host, port: [(host, port)])
+    monkeypatch.setattr("mooncake._addresses._resolve", lambda host, port: [(host, port)])
     routed = {("192.0.2.1", 1): "192.0.2.9"}
 
     def source_of(address: tuple[str, int]) -> str:
@@ -385,5 +385,5 @@ def test_the_address_of_this_host_is_the_one_that_a_remote_master_sees(monkeypat
             raise OSError("Network is unreachable")
         return routed[address]
 
-    monkeypatch.setattr("mooncake.store.addresses._source_of", source_of)
+    monkeypatch.setattr("mooncake._addresses.source_of", source_of)
     assert route_to("198.51.100.1:1,192.0.2.1:1") == "192.0.2.9", "the first one that has a route"

@@ -16,7 +16,7 @@ from pathlib import Path
 from mc import McError, _native
 from mc import _log as _native_log
 
-from .addresses import NoRoute, data_ports, is_free, is_local, join_host_port, route_to
+from .._addresses import NoRoute, data_ports, is_free, is_local, join_host_port, route_to
 from .codes import INVALID_PARAMS
 from .settings import Settings
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from .._addresses import InvalidAddress, parse_masters, split_host_port
 from .._sizes import parse_size
-from .addresses import InvalidAddress, parse_masters, split_host_port
 
 _log = logging.getLogger(__name__)
 

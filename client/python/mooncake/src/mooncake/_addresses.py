@@ -83,7 +83,7 @@ def route_to(masters: str) -> str | None:
                     continue
                 remote.append(address[0])
                 try:
-                    routes.append(_source_of(address))
+                    routes.append(source_of(address))
                 except OSError:
                     continue
                 return
@@ -110,7 +110,8 @@ def _resolve(host: str, port: int) -> list[tuple[str, int]]:
     return [(str(address[0]), port) for *_, address in found]
 
 
-def _source_of(address: tuple[str, int]) -> str:
+def source_of(address: tuple[str, int]) -> str:
+    """The address of this host that packets to `address` have. OSError without a route."""
     family = socket.AF_INET6 if _is_ipv6(address[0]) else socket.AF_INET
     # Connecting a datagram socket sends nothing: it only asks the kernel for the route.
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,0 +1,1 @@
+"""What the services of this package share."""

@@ -1,0 +1,86 @@
+"""Services of the package `mooncake`, started by the command lines that deployments have."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cluster import LOOPBACK, PATIENCE, until
+
+
+def script(name: str) -> list[str]:
+    """A console script of the package, as it is installed beside this interpreter."""
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    assert path is not None, f"{name}: install mc-kvcache-mooncake"
+    return [path]
+
+
+def module(name: str) -> list[str]:
+    return [sys.executable, "-m", f"mooncake.{name}"]
+
+
+class Service:
+    """A process with its log. It gets no settings of the person who runs the tests."""
+
+    def __init__(self, directory: Path, command: list[str], **environ: str) -> None:
+        self.log = directory / f"log-{len(list(directory.glob('log-*')))}"
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("MC_", "MOONCAKE_", "RBG_", "KUBERNETES_"))}
+        if "MC_BIN_DIR" in os.environ:
+            clean["PATH"] = f"{os.environ['MC_BIN_DIR']}:{clean['PATH']}"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory, env=clean | environ)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_until_listening(self, port: int) -> None:
+        """Waits until a connection is accepted. An end of the process fails the test."""
+
+        def accepts() -> bool:
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.text[-3000:]}"
+            try:
+                socket.create_connection((LOOPBACK, port), timeout=PATIENCE).close()
+            except OSError:
+                return False
+            return True
+
+        until(f"port {port} accepts connections", accepts)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal, and returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def code(self) -> int:
+        """Waits for the end of a process that ends by itself."""
+        return self.process.wait(PATIENCE)
+
+
+def ask(
+    port: int, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of an answer."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
+    finally:
+        connection.close()
+
+
+def ask_json(port: int, method: str, path: str, value: Any = None) -> tuple[int, Any]:
+    """Status and JSON of an answer to a request with JSON."""
+    body = None if value is None else value if isinstance(value, bytes) else json.dumps(value).encode()
+    status, content, _ = ask(port, method, path, body)
+    return status, json.loads(content)

@@ -30,13 +30,15 @@ def module(name: str) -> list[str]:
 class Service:
     """A process with its log. It gets no settings of the person who runs the tests."""
 
-    def __init__(self, directory: Path, command: list[str], **environ: str) -> None:
+    def __init__(self, directory: Path, command: list[str], log: int | None = None, **environ: str) -> None:
         self.log = directory / f"log-{len(list(directory.glob('log-*')))}"
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("MC_", "MOONCAKE_", "RBG_", "KUBERNETES_"))}
         if "MC_BIN_DIR" in os.environ:
             clean["PATH"] = f"{os.environ['MC_BIN_DIR']}:{clean['PATH']}"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory, env=clean | environ)
+        with self.log.open("wb") as file:
+            output = file.fileno() if log is None else log
+            environment = clean | environ
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=directory, env=environment)
 
     @property
     def text(self) -> str:

@@ -13,7 +13,7 @@ from conftest import MIB, Open
 import mooncake
 import mooncake.buffer_pool
 import mooncake.store
-from cluster import Cluster
+from cluster import Cluster, free_ports
 from mooncake import engine
 from mooncake.store import BufferPool, MooncakeDistributedStore, MooncakeHostMemAllocator, ReplicateConfig
 
@@ -356,9 +356,10 @@ def test_host_memory(store: Any, key: str) -> None:
 
 def test_a_store_without_a_segment(one_master: Cluster, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     store = MooncakeDistributedStore()
-    assert store.setup_dummy(MIB, MIB, "127.0.0.1:50052") == -600
+    (nowhere,) = free_ports(1)
+    assert store.setup_dummy(MIB, MIB, f"127.0.0.1:{nowhere}") == -1
     monkeypatch.setenv("MC_MASTERS", one_master.addresses)
-    assert store.setup_dummy(MIB, MIB, "127.0.0.1:50052") == 0
+    assert store.setup_dummy(MIB, MIB, f"127.0.0.1:{nowhere}") == 0
     assert store.alloc_from_mem_pool(4096) > 0
     assert store.close() == 0
     assert store.init_all("tcp", "", MIB) == 0

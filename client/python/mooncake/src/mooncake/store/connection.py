@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from mc import McError
 
+from .._introduction import NoIntroduction, ask
 from . import settings as _settings
 from .codes import HEALTHY, INVALID_PARAMS, NO_LEADER, NOT_SET_UP, OK, UNAVAILABLE
 from .link import Link, SetupFailed, open_link
@@ -65,16 +66,23 @@ class Connection:
         return self._open(wanted)
 
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
-        """Connect as a client without memory of its own, beside a store on this host.
+        """Connect as a client without memory of its own, beside the `mooncake_client` at `server_address` on this host.
 
-        Objects move over shared memory if the other side's memory can be shared, so nothing has to go through the
-        service at `server_address`. The masters are those of MC_MASTERS or MOONCAKE_MASTER.
+        The service says where the masters are, and in which tenant it is. Objects move over shared memory if the other side's memory
+        can be shared, so nothing else goes through it. Without the service the masters are those of MC_MASTERS or MOONCAKE_MASTER.
+        `mem_pool_size` is accepted: memory is shared as it is allocated.
         """
         del mem_pool_size
-        if not (os.environ.get("MC_MASTERS") or os.environ.get("MOONCAKE_MASTER")):
-            _log.error("setup_dummy(%r): set MC_MASTERS to the masters' addresses", server_address)
-            return INVALID_PARAMS
-        return self.setup("localhost", "", 0, local_buffer_size)
+        try:
+            service = ask(server_address)
+        except NoIntroduction as error:
+            if not (os.environ.get("MC_MASTERS") or os.environ.get("MOONCAKE_MASTER")):
+                _log.error("setup_dummy: %s. Start it, or set MC_MASTERS to the masters' addresses", error)
+                return UNAVAILABLE
+            _log.warning("setup_dummy: %s. Going on with the masters of the environment", error)
+            return self.setup("localhost", "", 0, local_buffer_size)
+        masters, tenant = service.masters, service.tenant_id
+        return self.setup(service.hostname, "", 0, local_buffer_size, service.protocol, service.device_names, masters, tenant_id=tenant)
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int, /) -> int:
         """Upstream's shorthand of `setup`: this host, and masters by MC_MASTERS, MOONCAKE_MASTER or on this host."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ._sizes import parse_size as _parse_segment_size
 
@@ -16,6 +16,8 @@ DEFAULT_GLOBAL_SEGMENT_SIZE = 3_355_443_200
 DEFAULT_LOCAL_BUFFER_SIZE = 1 << 30
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Protocol names of this package and of upstream. The choice only says whether to use RDMA.
 _PROTOCOLS = {"tcp", "rdma", "efa", "nvmeof", "nvlink", "nvlink_intra", "musa", "hip", "barex", "cxl", "ascend"}
@@ -95,25 +97,45 @@ class MooncakeConfig:
         return _from_fields(fields)
 
 
+def override(config: MooncakeConfig, fields: Mapping[str, Any]) -> MooncakeConfig:
+    """`config` with other values of some fields, which may be text. ValueError names one that can't be used."""
+    return _from_fields({**asdict(config), **fields})
+
+
 def _from_fields(fields: Mapping[str, Any]) -> MooncakeConfig:
+    def read(name: str, default: Any, convert: Callable[[Any], T]) -> T:
+        try:
+            return convert(fields.get(name, default))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{name!r} of Mooncake's configuration: {error}") from None
+
     return MooncakeConfig(
         local_hostname=fields["local_hostname"],
         metadata_server=fields["metadata_server"],
-        global_segment_size=_parse_segment_size(fields.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
-        local_buffer_size=_parse_segment_size(fields.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
+        global_segment_size=read("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE, _parse_segment_size),
+        local_buffer_size=read("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE, _parse_segment_size),
         protocol=fields.get("protocol", "tcp"),
-        device_name=fields.get("device_name", ""),
+        device_name=read("device_name", "", _text),
         master_server_address=fields["master_server_address"],
-        enable_ssd_offload=_parse_bool(fields.get("enable_ssd_offload")),
-        ssd_offload_path=_text(fields.get("ssd_offload_path"), ""),
-        tenant_id=_text(fields.get("tenant_id"), "default"),
-        enable_client_http_server=_parse_bool(fields.get("enable_client_http_server")),
-        client_http_port=int(fields.get("client_http_port", 9300)),
+        enable_ssd_offload=read("enable_ssd_offload", False, _parse_bool),
+        ssd_offload_path=read("ssd_offload_path", "", _text),
+        tenant_id=read("tenant_id", "default", lambda value: "default" if value is None else _text(value)),
+        enable_client_http_server=read("enable_client_http_server", False, _parse_bool),
+        client_http_port=read("client_http_port", 9300, _port),
     )
 
 
-def _text(value: object, default: str) -> str:
-    return default if value is None else str(value)
+def _text(value: object) -> str:
+    if isinstance(value, list | dict):
+        raise TypeError(f"{value!r} is no text")
+    return "" if value is None else str(value)
+
+
+def _port(value: Any) -> int:
+    port = int(value)
+    if not 0 < port < 65536:
+        raise ValueError(f"{value!r} is no port: write a number from 1 to 65535")
+    return port
 
 
 def _parse_bool(value: object) -> bool:

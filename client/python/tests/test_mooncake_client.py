@@ -217,6 +217,14 @@ def test_an_introduction(reception: int) -> None:
         connection.close()
 
 
+def test_a_port_is_bound_once_although_nobody_listens_yet() -> None:
+    (port,) = free_ports(1)
+    reception = Reception(LOOPBACK, port)
+    with pytest.raises(OSError, match="in use"):
+        Reception(LOOPBACK, port)
+    reception.stop()
+
+
 @pytest.mark.parametrize(
     ("sent", "words"),
     [

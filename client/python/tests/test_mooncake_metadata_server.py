@@ -163,6 +163,24 @@ def server() -> Iterator[Server]:
     server.stop()
 
 
+def test_a_port_is_bound_once_although_nobody_listens_yet() -> None:
+    limits = Limits(body=0, bodies=0)
+    (port,) = free_ports(1)
+    first = Server(LOOPBACK, port, limits)
+    with pytest.raises(OSError, match="in use"):
+        Server(LOOPBACK, port, limits)
+    first.start(lambda request: text(200, ""))
+    with pytest.raises(OSError, match="in use"):
+        Server(LOOPBACK, port, limits)
+    # The side that closes first keeps the connection for a minute, and here that is the server.
+    assert rest_of(connect(first, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    first.stop()
+    again = Server(LOOPBACK, port, limits)
+    again.start(lambda request: text(200, ""))
+    assert ask(port, "GET", "/")[0] == 200
+    again.stop()
+
+
 def connect(server: Server, content: bytes) -> socket.socket:
     connection = socket.create_connection(server.server_address[:2], timeout=PATIENCE)
     connection.sendall(content)

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 MASTER_PORT = 50051
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", ""})
@@ -117,6 +118,25 @@ def source_of(address: tuple[str, int]) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def bind_alone(listener: socket.socket, address: tuple[Any, ...]) -> None:
+    """Binds a listener that `listen_alone` will start. OSError if the port is taken, be it by one that does not listen yet.
+
+    SO_REUSEADDR makes the port of a process that just ended free, and lets two sockets share a port until one of them listens. So it
+    is set while the port is bound, and not while it is held. Two that bind at the same moment may still share it: then the second to
+    listen fails.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
+def listen_alone(listener: socket.socket, backlog: int) -> None:
+    """Accepts connections at the port of `bind_alone`. OSError if another listener has it."""
+    # The kernel looks at the port again here, and finds connections of a process that just ended.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.listen(backlog)
 
 
 def data_ports(environ: Mapping[str, str] = os.environ) -> Iterator[int]:

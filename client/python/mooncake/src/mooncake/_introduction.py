@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 
-from ._addresses import join_host_port, split_host_port
+from ._addresses import bind_alone, join_host_port, listen_alone, split_host_port
 
 _log = logging.getLogger(__name__)
 
@@ -91,15 +91,14 @@ class Reception:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(address)
+            bind_alone(self._socket, address)
         except BaseException:
             self._socket.close()
             raise
 
     def start(self, introduction: Introduction) -> None:
-        """Accepts connections, on a thread of its own."""
-        self._socket.listen(128)
+        """Accepts connections, on a thread of its own. OSError if the port is taken after all."""
+        listen_alone(self._socket, 128)
         threading.Thread(target=self._serve, args=(introduction.line(),), daemon=True, name="mooncake-client").start()
 
     def stop(self) -> None:

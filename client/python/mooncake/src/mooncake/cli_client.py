@@ -58,7 +58,7 @@ def _serve(given: Given, port: int, http_port: int) -> int:
     try:
         reception = Reception(host, port)
     except OSError as error:
-        raise StartFailed(f"cannot listen on {host}:{port}: {error}; choose another with --host and --port") from None
+        raise _port_taken(host, port, error) from None
     config = {
         "local_hostname": "localhost" if host in _ANY else host,
         "global_segment_size": given.text("global_segment_size", TABLE["global_segment_size"].default),
@@ -79,7 +79,10 @@ def _serve(given: Given, port: int, http_port: int) -> int:
         health = start_health_server(store, http_port) if given.is_true("enable_http_server") else None
         hostname = store.get_hostname()
         devices, tenant, protocol = config["rdma_devices"], config["tenant_id"], config["protocol"]
-        reception.start(Introduction(masters, hostname, tenant, protocol, devices))
+        try:
+            reception.start(Introduction(masters, hostname, tenant, protocol, devices))
+        except OSError as error:
+            raise _port_taken(host, port, error) from None
         _log.info("Starting real client service on %s:%d: %s in the pool of %s", host, port, hostname, masters)
         wait_for_end()
         reception.stop()
@@ -88,6 +91,10 @@ def _serve(given: Given, port: int, http_port: int) -> int:
     finally:
         store.close()
     return 0
+
+
+def _port_taken(host: str, port: int, error: Exception) -> StartFailed:
+    return StartFailed(f"cannot listen on {host}:{port}: {error}; choose another with --host and --port")
 
 
 def _port(given: Given, name: str) -> int:

@@ -44,7 +44,7 @@ class KVBootstrapServer:
         self._server = Server(host, port, Limits(body, body * limits["MC_METADATA_MAX_CONCURRENT_PUTS"]))
 
     def run(self) -> None:
-        """Serves on threads of its own."""
+        """Serves on threads of its own. OSError if the port is taken after all."""
         self._server.start(self._answer)
         _log.info("HTTP Metadata Server started on %s:%d", self.host, self.port)
         if self._token is None and not _is_loopback(self.host):
@@ -157,11 +157,11 @@ def main() -> int:
     log.start(getattr(logging, given.log_level))
     try:
         server = KVBootstrapServer(given.port, given.host)
+        server.run()
     except ValueError as error:
         parser.error(str(error))
     except OSError as error:
         parser.error(f"cannot listen on {given.host}:{given.port}: {error}; choose another with --host and --port")
-    server.run()
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     _log.info("Shutting down...")
     server.close()

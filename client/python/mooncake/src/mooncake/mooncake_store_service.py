@@ -241,7 +241,7 @@ def _serve(config: MooncakeConfig, port: int, seconds: float) -> int:
     try:
         server = Server("0.0.0.0", port, Limits(body=_BODY, bodies=4 * _BODY))
     except OSError as error:
-        raise StartFailed(f"cannot listen on port {port}: {error}; choose another with --port") from None
+        raise _port_taken(port, error) from None
     store = open_store(
         {
             "local_hostname": config.local_hostname,
@@ -262,7 +262,10 @@ def _serve(config: MooncakeConfig, port: int, seconds: float) -> int:
     try:
         _log.info("Store service started successfully on %s", store.get_hostname())
         health = start_health_server(store, config.client_http_port) if config.enable_client_http_server else None
-        server.start(MooncakeStoreService(store, config).answer)
+        try:
+            server.start(MooncakeStoreService(store, config).answer)
+        except OSError as error:
+            raise _port_taken(port, error) from None
         _log.info("REST API started on port %d", port)
         _log.info("Mooncake Store Service is running")
         wait_for_end()
@@ -273,6 +276,10 @@ def _serve(config: MooncakeConfig, port: int, seconds: float) -> int:
         store.close()
         _log.info("Mooncake service stopped")
     return 0
+
+
+def _port_taken(port: int, error: OSError) -> StartFailed:
+    return StartFailed(f"cannot listen on port {port}: {error}; choose another with --port")
 
 
 def sync_main() -> int:

@@ -18,9 +18,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from .._addresses import bind_alone, listen_alone
+
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
+_BACKLOG = 128
 # Seconds for the head of a request, and those that a body may take at the slowest rate besides.
 _PATIENCE = 10.0
 _SLOWEST = 64 * 1024
@@ -90,8 +93,6 @@ class Server(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128
 
     application: Application
 
@@ -105,15 +106,19 @@ class Server(socketserver.ThreadingTCPServer):
         self.address_family = family
         super().__init__((str(address[0]), port), _Handler, bind_and_activate=False)
         try:
-            self.server_bind()
+            bind_alone(self.socket, self.server_address)
         except BaseException:
             self.server_close()
             raise
 
     def start(self, application: Application) -> None:
-        """Accepts connections, on threads of its own, until the process ends or `stop`."""
+        """Accepts connections, on threads of its own, until the process ends or `stop`. OSError if the port is taken after all."""
         self.application = application
-        self.server_activate()
+        try:
+            listen_alone(self.socket, _BACKLOG)
+        except BaseException:
+            self.server_close()
+            raise
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name="mooncake-http").start()
 
     def stop(self) -> None:

@@ -113,9 +113,9 @@ def start_health_server(store: MooncakeDistributedStore, port: int) -> Server | 
 
     try:
         server = Server("0.0.0.0", port, Limits(body=0, bodies=0))
+        server.start(answer)
     except OSError as error:
         _log.warning("no health and metrics on port %d: %s; choose another port", port, error)
         return None
-    server.start(answer)
     _log.info("Client HTTP server started on port %d", port)
     return server

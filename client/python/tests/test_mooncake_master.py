@@ -151,6 +151,9 @@ def test_flags_from_files_and_variables(tmp_path: Path) -> None:
         ("--noallow_evict_soft_pinned_objects", "with_hard_pin"),
         ("--enable_ha", "--peers a,b,c or MC_PEERS"),
         ("--single --peers=a,b,c", "exclude each other"),
+        ("--cluster_size=3", "--cluster_size=3 without --peers"),
+        ("--single --cluster_size=3", "--cluster_size=3 without --peers"),
+        ("--ephemeral", "--ephemeral without --peers"),
         ("--peers=h:1,h:2", "--raft_listen"),
     ],
 )
@@ -211,7 +214,7 @@ def test_the_time_of_a_silent_store() -> None:
 def test_log_levels() -> None:
     assert flags("-v=1")["log"] == "debug,openraft=off"
     assert flags("--minloglevel=2")["log"] == "error,openraft=off"
-    assert "metrics-log" not in flags("--enable_metric_reporting=false")
+    assert flags("--enable_metric_reporting=false")["metrics-log"] == "0s"
 
 
 def test_a_flag_without_effect_says_why() -> None:
@@ -231,7 +234,34 @@ def test_variables_take_the_place_of_defaults_and_not_of_flags() -> None:
     assert flags("--port=7", MC_LISTEN="0.0.0.0:1")["listen"] == "0.0.0.0:7"
     assert flags("--data_dir=/e", MC_DATA_DIR="/d")["data-dir"] == "/e"
     assert "single" not in flags(MC_PEERS="a,b,c")
-    assert "single" not in flags(MC_CONFIG="mc.toml")
+    assert "metrics-log" not in flags(MC_METRICS_LOG="1m")
+    assert flags("--enable_metric_reporting", MC_METRICS_LOG="1m")["metrics-log"] == "10s"
+    assert "metadata-listen" not in flags("--enable_http_metadata_server", MC_METADATA_LISTEN="0.0.0.0:1")
+    metadata = flags("--enable_http_metadata_server", "--http_metadata_server_port=7", MC_METADATA_LISTEN="0.0.0.0:1")
+    assert metadata["metadata-listen"] == "0.0.0.0:7"
+    assert "single" in flags(MC_SINGLE="1", RBG_ROLE_INDEX="1")
+    assert "single" not in flags(MC_SINGLE="false")
+    assert "exclude each other" in refusal("--peers=a,b,c", MC_SINGLE="true")
+
+
+def test_no_default_wins_over_a_file() -> None:
+    assert flags(MC_CONFIG="mc.toml") == {}
+    given = "--port=7 --metrics_port=8 --enable_http_metadata_server --data_dir=/d --enable_metric_reporting --cluster_size=3"
+    assert flags(*given.split(), MC_CONFIG="mc.toml") == {
+        "cluster-size": "3",
+        "listen": "0.0.0.0:7",
+        "http-listen": "0.0.0.0:8",
+        "metadata-listen": "0.0.0.0:8080",
+        "data-dir": "/d",
+        "metrics-log": "10s",
+    }
+
+
+@pytest.mark.parametrize("variable", ["MC_CLUSTER_SIZE=3", "MC_EPHEMERAL=true"])
+def test_a_variable_for_several_masters_needs_peers(variable: str) -> None:
+    name, _, value = variable.partition("=")
+    assert "--peers a,b,c or MC_PEERS" in refusal(**{name: value})
+    assert "single" not in flags(**{name: value, "MC_PEERS": "a,b,c"})
 
 
 # Several masters.

@@ -18,6 +18,8 @@ _ANY = frozenset({"0.0.0.0", "::"})
 _UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _ORDINAL = re.compile(r"-(\d+)$")
+# As mc-master reads a variable.
+_TRUE = frozenset({"1", "true", "yes", "on"})
 _LEVELS = {logging.DEBUG: "debug", logging.WARNING: "warn", logging.ERROR: "error"}
 
 
@@ -48,7 +50,7 @@ def command(given: Given, environ: Mapping[str, str], host: Host) -> Command:
     """The command for these flags. FlagError if there is none.
 
     A flag of mc-master is passed for what was given, and for Mooncake's defaults that differ. A variable MC_* takes the place of a
-    default, and never that of a flag.
+    default, and never that of a flag. With a file (MC_CONFIG) nothing is passed but what was given: a default would win over the file.
     """
     return _Translation(given, environ, host).command()
 
@@ -56,6 +58,7 @@ def command(given: Given, environ: Mapping[str, str], host: Host) -> Command:
 class _Translation:
     def __init__(self, given: Given, environ: Mapping[str, str], host: Host) -> None:
         self.given, self.environ, self.host = given, environ, host
+        self.has_file = bool(environ.get("MC_CONFIG"))
         self.warnings = [*without_effect(TABLE, given), *(f"{word!r} belongs to no flag, and is ignored" for word in given.words)]
 
     def command(self) -> Command:
@@ -63,6 +66,8 @@ class _Translation:
         address = self.address()
         peers = self.given.text("peers") or self.environ.get("MC_PEERS", "")
         arguments = self.formation(peers)
+        if "--single" in arguments:
+            self.check_single()
         arguments += self.listen("listen", {"rpc_port", "port", "rpc_address", "rpc_interface"}, address, port)
         arguments += self.http()
         arguments += self.raft(peers, address, port)
@@ -71,19 +76,20 @@ class _Translation:
         arguments += self.option("disk-reserve", "")
         arguments += ["--ephemeral"] if self.given.is_true("ephemeral") else []
         arguments += self.durations()
+        arguments += self.metrics_log()
         arguments += self.log()
         return Command(arguments, self.warnings)
 
     def formation(self, peers: str) -> list[str]:
         """Flags that say which cluster this master belongs to."""
-        if self.given.is_true("single"):
+        if self.given.is_true("single", default=self.is_true("MC_SINGLE")):
             if peers:
                 raise FlagError(f"--single and the masters {peers} exclude each other: leave one of --single and --peers (MC_PEERS) out")
             return ["--single"]
         size = self.given.number("cluster_size", 0)
         if self.given.text("peers"):
             return ["--peers", peers, *(["--cluster-size", str(size)] if size else [])]
-        if peers or self.environ.get("MC_CONFIG"):
+        if peers or self.has_file:
             return ["--cluster-size", str(size)] if size else []
         if self.given.is_true("enable_ha"):
             raise FlagError(
@@ -95,7 +101,25 @@ class _Translation:
                 f"this is {pod}, and no other masters are known: each pod would form a cluster of its own, all behind one name. Name all"
                 " masters with --peers a,b,c or MC_PEERS, or give --single if this master is meant to be alone"
             )
-        return ["--single"]
+        # The variable is false if it is set.
+        return [] if self.environ.get("MC_SINGLE") else ["--single"]
+
+    def check_single(self) -> None:
+        """Refuses what a cluster of one can't have."""
+        size = self.given.text("cluster_size", self.environ.get("MC_CLUSTER_SIZE", ""))
+        if size not in ("", "0", "1"):
+            raise FlagError(
+                f"--cluster_size={size} without --peers: masters have to know each other, and this one would be alone. Name all of them"
+                " with --peers a,b,c or MC_PEERS"
+            )
+        if self.given.is_true("ephemeral", default=self.is_true("MC_EPHEMERAL")):
+            raise FlagError(
+                "--ephemeral without --peers: no other master has the data of a cluster of one. Name all masters with --peers a,b,c or"
+                " MC_PEERS, or leave the flag out"
+            )
+
+    def is_true(self, variable: str) -> bool:
+        return self.environ.get(variable, "").lower() in _TRUE
 
     def later_pod(self) -> str | None:
         """The pod that this is, if it is not the first of its role."""
@@ -112,8 +136,10 @@ class _Translation:
         metrics = self.resolved("metrics_host", self.given.text("metrics_host", "0.0.0.0"))
         arguments = self.listen("http-listen", {"metrics_host", "metrics_port"}, metrics, self.port("metrics_port", 9003))
         if self.given.is_true("enable_http_metadata_server"):
+            names = {"http_metadata_server_host", "http_metadata_server_port"}
             host = self.resolved("http_metadata_server_host", self.given.text("http_metadata_server_host", "0.0.0.0"))
-            arguments += ["--metadata-listen", join_host_port(host, self.port("http_metadata_server_port", 8080))]
+            if names & self.given.values.keys() or not self.environ.get("MC_METADATA_LISTEN"):
+                arguments += ["--metadata-listen", join_host_port(host, self.port("http_metadata_server_port", 8080))]
         return arguments
 
     def raft(self, peers: str, address: str, port: int) -> list[str]:
@@ -122,7 +148,7 @@ class _Translation:
         A cluster of one has no others, and takes a free port: any fixed one may be taken on a host that runs several services.
         """
         given = self.given.text("raft_listen")
-        if given or self.environ.get("MC_RAFT_LISTEN"):
+        if given or self.has_file or self.environ.get("MC_RAFT_LISTEN"):
             return ["--raft-listen", given] if given else []
         raft = port + _RAFT_OFFSET if peers else 0
         listed = {split_host_port(peer)[1] or RAFT_PORT for peer in peers.split(",") if peer.strip()}
@@ -137,8 +163,8 @@ class _Translation:
 
     def advertised(self, peers: str, address: str) -> str:
         """The host of a cluster of one. Clients and stores go on at the address that a master names, so it has to be one for all."""
-        if peers:
-            # The list of peers has it.
+        if peers or self.has_file:
+            # The list of peers has it, or the file.
             return ""
         return address if address not in _ANY else self.environ.get("POD_IP") or self.host.address_for_others() or ""
 
@@ -168,9 +194,13 @@ class _Translation:
         return f"{used}ms"
 
     def log(self) -> list[str]:
-        arguments = ["--metrics-log", "10s"] if self.given.is_true("enable_metric_reporting", default=True) else []
         level = _LEVELS.get(log_level(self.given))
-        return arguments + (["--log", f"{level},openraft=off"] if level else [])
+        return ["--log", f"{level},openraft=off"] if level else []
+
+    def metrics_log(self) -> list[str]:
+        if "enable_metric_reporting" in self.given.values:
+            return ["--metrics-log", "10s" if self.given.is_true("enable_metric_reporting") else "0s"]
+        return self.option("metrics-log", "10s")
 
     def address(self) -> str:
         interface = self.given.text("rpc_interface")
@@ -196,14 +226,14 @@ class _Translation:
         return port
 
     def listen(self, flag: str, names: set[str], host: str, port: int) -> list[str]:
-        """The listener's flag, unless a variable MC_* has it and no flag of Mooncake's was given."""
-        if self.environ.get(f"MC_{flag.replace('-', '_').upper()}") and not names & self.given.values.keys():
-            return []
-        return [f"--{flag}", join_host_port(host, port)]
+        """The listener's flag, unless a file or a variable MC_* has it and no flag of Mooncake's was given."""
+        if names & self.given.values.keys() or not (self.has_file or self.environ.get(f"MC_{flag.replace('-', '_').upper()}")):
+            return [f"--{flag}", join_host_port(host, port)]
+        return []
 
     def option(self, flag: str, default: str) -> list[str]:
         name = flag.replace("-", "_")
         value = self.given.text(name)
-        if not value and not self.environ.get(f"MC_{name.upper()}"):
+        if not value and not self.has_file and not self.environ.get(f"MC_{name.upper()}"):
             value = default
         return [f"--{flag}", value] if value else []

@@ -21,7 +21,7 @@ TABLE = table_of(
     alike(_mapped, "`--http-listen`", "metrics_host string 0.0.0.0", "metrics_port int32 9003"),
     alike(_mapped, "`--metadata-listen`, which every master answers", "enable_http_metadata_server bool false"),
     alike(_mapped, "`--metadata-listen`", "http_metadata_server_host string 0.0.0.0", "http_metadata_server_port int32 8080"),
-    alike(_mapped, "`--metrics-log 10s`, or none with `false`", "enable_metric_reporting bool true"),
+    alike(_mapped, "`--metrics-log 10s`, or `0s` with `false`", "enable_metric_reporting bool true"),
     alike(
         _mapped,
         "`--read-lease`, of at least 5 s and at most 60 s: the nearest is used, with a warning",
@@ -201,10 +201,14 @@ TABLE = table_of(
         'peers string ""',
     ),
     alike(Effect.OURS, "`--single`: a cluster of one, also in a pod of several", "single bool false"),
-    alike(Effect.OURS, "`--cluster-size`, for a name in `--peers` that stands for several masters", "cluster_size int32 0"),
+    alike(
+        Effect.OURS,
+        "`--cluster-size`, for a name in `--peers` that stands for several masters; refused without peers",
+        "cluster_size int32 0",
+    ),
     alike(Effect.OURS, "`--raft-listen`: see below", 'raft_listen string ""'),
     alike(Effect.OURS, "`--advertise`: host under which others reach this master", 'advertise string ""'),
     alike(Effect.OURS, "`--data-dir`. Default: `mc-data/mooncake_master-PORT`", 'data_dir string ""'),
-    alike(Effect.OURS, "`--ephemeral`: the disk is lost with the pod", "ephemeral bool false"),
+    alike(Effect.OURS, "`--ephemeral`: the disk is lost with the pod; refused without peers", "ephemeral bool false"),
     alike(Effect.OURS, "`--disk-reserve`", 'disk_reserve string ""'),
 )

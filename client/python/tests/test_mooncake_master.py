@@ -208,6 +208,8 @@ def test_the_time_of_a_silent_store() -> None:
     assert "store-ttl" not in flags()
     assert flags("--client_ttl=30")["store-ttl"] == "30000ms"
     assert flags("--client_active_ttl_sec=30", "--client_suspicion_ttl_sec=20")["store-ttl"] == "50000ms"
+    assert flags("--client_active_ttl_sec=30")["store-ttl"] == "50000ms"
+    assert flags("--client_suspicion_ttl_sec=5")["store-ttl"] == "15000ms"
     assert flags("--client_ttl=1")["store-ttl"] == "5000ms"
 
 

@@ -176,7 +176,9 @@ class _Translation:
         named = [name for name in ("client_active_ttl_sec", "client_ttl") if name in self.given.values]
         if named or "client_suspicion_ttl_sec" in self.given.values:
             active = self.given.number(named[0], 10) if named else 10
-            seconds = active + self.given.number("client_suspicion_ttl_sec", 0)
+            # 0.3.13, which has `--client_ttl` alone, knows no suspicion.
+            suspicion = 0 if named == ["client_ttl"] else 20
+            seconds = active + self.given.number("client_suspicion_ttl_sec", suspicion)
             arguments += ["--store-ttl", self.within(named[0] if named else "client_suspicion_ttl_sec", seconds * 1000, 5000, None)]
         return arguments
 

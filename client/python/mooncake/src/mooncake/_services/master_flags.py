@@ -13,6 +13,10 @@ _mapped = Effect.MAPPED
 
 _LISTEN = "`--listen`"
 _WATERMARK = "a setting of the cluster: `mcctl config set eviction-high-watermark VALUE`"
+_STORE_TTL = (
+    "`--store-ttl`, of at least 5 s: the nearest is used, with a warning. It counts when the cluster forms; afterwards"
+    " `mcctl config set store-ttl` changes it"
+)
 
 TABLE = table_of(
     alike(_mapped, _LISTEN, "rpc_port int32 0", "port int32 50051"),
@@ -24,16 +28,21 @@ TABLE = table_of(
     alike(_mapped, "`--metrics-log 10s`, or `0s` with `false`", "enable_metric_reporting bool true"),
     alike(
         _mapped,
-        "`--read-lease`, of at least 5 s and at most 60 s: the nearest is used, with a warning",
+        "`--read-lease`, of at least 5 s and at most 60 s: the nearest is used, with a warning. It counts when the cluster forms;"
+        " afterwards `mcctl config set read-lease` changes it",
         "default_kv_lease_ttl string 10000",
     ),
     alike(
         _mapped,
-        "`--store-ttl`, of at least 5 s: the nearest is used, with a warning. Without the flag it is 10 minutes",
+        f"{_STORE_TTL}. Without the flag it is 10 minutes",
         "client_ttl int64 10",
+    ),
+    alike(
+        _mapped,
+        f"{_STORE_TTL}. `--client_suspicion_ttl_sec` is added, 20 s by default. Without both flags it is 10 minutes",
         f"client_active_ttl_sec int64 10 @{_NEW}",
     ),
-    alike(_mapped, "added to the other in `--store-ttl`", f"client_suspicion_ttl_sec int64 20 @{_NEW}"),
+    alike(_mapped, "added to `--client_active_ttl_sec` in `--store-ttl`", f"client_suspicion_ttl_sec int64 20 @{_NEW}"),
     alike(_mapped, "reads settings from a file, JSON or YAML with `name: value` lines; flags win", 'config_path string ""'),
     alike(_mapped, "its ordinal tells whether other masters must be known", 'pod_name string ""'),
     alike(_mapped, "refused without `--peers`: masters elect their leader among themselves, without etcd", "enable_ha bool false"),
@@ -145,7 +154,7 @@ TABLE = table_of(
     ),
     alike(
         _none,
-        "the pool restores replicas by itself, and has no tasks",
+        "the pool has no tasks: nothing copies an object after a store is lost",
         "max_retry_attempts uint32 10",
         "max_total_finished_tasks uint32 10000",
         "max_total_pending_tasks uint32 10000",

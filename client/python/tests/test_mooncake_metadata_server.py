@@ -72,6 +72,10 @@ def test_bad_requests(serve: Serve) -> None:
     assert ask(port, "PUT", "/metadata?key=a", headers={"Content-Length": "-1"})[0] == 400
     assert ask(port, "GET", "/metadata?" + "&".join(f"{n}=1" for n in range(200)))[0] == 400
     assert ask(port, "GET", "/metadata?key=" + "k" * 70_000)[0] == 414
+    assert ask(port, "PUT", "/metadata?key=a", headers={"Content-Length": "9" * 5000})[0] == 413
+    status, body, _ = ask(port, "GET", "/metadata?key=%ff")
+    assert status == 400
+    assert b"can't be read" in body
 
 
 def test_limits_of_the_environment(serve: Serve) -> None:
@@ -237,6 +241,39 @@ def test_slow_requests_are_dropped(server: Server, monkeypatch: pytest.MonkeyPat
         until("the slow connection is dropped", dropped)
     assert rest_of(connect(server, b"")) == b""
     assert rest_of(connect(server, put(900, b"x"))).startswith(b"HTTP/1.1 408")
+
+
+@pytest.fixture
+def large() -> Iterator[Server]:
+    """A server of large bodies, which answers each with as many bytes."""
+    (port,) = free_ports(1)
+    server = Server(LOOPBACK, port, Limits(body=1 << 30, bodies=1 << 30))
+    server.start(lambda request: Response(200, request.read_body()))
+    yield server
+    server.stop()
+
+
+def test_a_long_body_buys_no_silence(large: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # At the slowest rate, what comes at once takes four minutes, and the whole takes hours.
+    monkeypatch.setattr(http, "_PATIENCE", 0.3)
+    assert rest_of(connect(large, put(1 << 30, b"x" * (16 << 20)))).startswith(b"HTTP/1.1 408")
+
+
+def test_an_answer_that_nobody_reads_is_dropped(large: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # More than the buffers of both sockets hold.
+    size = 64 << 20
+
+    def answer(request: Request) -> Response:
+        body = request.read_body()
+        monkeypatch.setattr(http, "_PATIENCE", 0.3)
+        return Response(200, body)
+
+    large.application = answer
+    connection = connect(large, put(size, b"x" * size))
+    until("it is given up", lambda: large._held == 0)
+    part = rest_of(connection)
+    assert part.startswith(b"HTTP/1.1 200")
+    assert len(part) < size
 
 
 def test_bodies_together_have_a_bound(server: Server) -> None:

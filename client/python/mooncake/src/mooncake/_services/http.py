@@ -24,9 +24,12 @@ _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
 _BACKLOG = 128
-# Seconds for the head of a request, and those that a body may take at the slowest rate besides.
+# Seconds for the head of a request, those that a body or an answer may take besides at the slowest rate, and those without a byte of it.
 _PATIENCE = 10.0
 _SLOWEST = 64 * 1024
+_PIECE = 64 * 1024
+# Of a Content-Length.
+_MOST_DIGITS = 18
 # Read and thrown away after a refusal, so that the answer is not lost to a reset of the connection.
 _DISCARDED = 16 << 20
 _DISCARD_SECONDS = 2.0
@@ -170,6 +173,8 @@ class _UntilDeadline(io.RawIOBase):
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.deadline = time.monotonic() + _PATIENCE
+        self.extension = 0.0
+        """Seconds by which each byte extends the deadline."""
 
     def readable(self) -> bool:
         return True
@@ -178,8 +183,11 @@ class _UntilDeadline(io.RawIOBase):
         remaining = self.deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError("the request did not come in time")
-        self.connection.settimeout(remaining)
-        return self.connection.recv_into(buffer)
+        # Bytes that came fast don't pay for a silence after them.
+        self.connection.settimeout(min(remaining, _PATIENCE))
+        count = self.connection.recv_into(buffer)
+        self.deadline += count * self.extension
+        return count
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -233,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._unread = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
         try:
             parts = urlsplit(self.path)
-            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=100)
+            query = parse_qs(parts.query, keep_blank_values=True, errors="strict", max_num_fields=100)
         except ValueError as error:
             self._send(as_json(400, {"error": f"the address {self.path[:100]!r} can't be read: {error}"}))
             return
@@ -253,16 +261,19 @@ class _Handler(BaseHTTPRequestHandler):
             raise self._refused(411, "the body has no length: send it with Content-Length")
         if given is not None and not (given.isascii() and given.isdigit()):
             raise self._refused(400, f"Content-Length is {given[:40]!r}: it is a number of bytes")
-        length = int(given or 0)
-        if length > self.server.limits.body:
-            raise self._refused(413, f"the body has {length} bytes, and at most {self.server.limits.body} are read: split the value")
+        digits = given or "0"
+        # Python refuses to read a number of thousands of digits.
+        if len(digits) > _MOST_DIGITS or int(digits) > self.server.limits.body:
+            shown = digits[:_MOST_DIGITS]
+            raise self._refused(413, f"the body has {shown} bytes, and at most {self.server.limits.body} are read: split the value")
+        length = int(digits)
         if not self.server.hold(length):
             raise self._refused(503, "too many large bodies are on their way: try again")
         self._body = length
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.send_response_only(100)
             self.end_headers()
-        self._incoming.deadline = time.monotonic() + _PATIENCE + length / _SLOWEST
+        self._incoming.deadline, self._incoming.extension = time.monotonic() + _PATIENCE, 1 / _SLOWEST
         try:
             body = self.rfile.read(length)
         except TimeoutError:
@@ -285,14 +296,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Connection", "close")
         self.end_headers()
-        # `sendall` counts this for the whole of its bytes.
-        self.connection.settimeout(_PATIENCE + len(response.body) / _SLOWEST)
         if self.command != "HEAD":
-            self.wfile.write(response.body)
+            self._send_body(memoryview(response.body))
+
+    def _send_body(self, body: memoryview) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        for start in range(0, len(body), _PIECE):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError("the answer was not read in time")
+            # `sendall` counts this for the whole of its bytes.
+            self.connection.settimeout(min(remaining, _PATIENCE))
+            self.connection.sendall(body[start : start + _PIECE])
+            deadline += _PIECE / _SLOWEST
 
     def _discard(self) -> None:
         self.connection.shutdown(socket.SHUT_WR)
-        self._incoming.deadline = time.monotonic() + _DISCARD_SECONDS
+        self._incoming.deadline, self._incoming.extension = time.monotonic() + _DISCARD_SECONDS, 0.0
         left = _DISCARDED
         while left > 0 and (piece := self.rfile.read1(1 << 16)):
             left -= len(piece)

@@ -99,6 +99,14 @@ def test_a_token(serve: Serve) -> None:
     assert ask(port, "GET", path, headers={"Authorization": "Bearer secret"})[1] == b"v"
 
 
+def test_a_token_from_a_file_that_is_not_ascii(serve: Serve) -> None:
+    port = serve(MC_METADATA_HTTP_TOKEN="s\u00e9cret \u00e0\n")
+    for token, status in [("s\u00e9cret \u00e0", 404), ("s\u00e9cret", 401)]:
+        # As curl sends it: the bytes of UTF-8.
+        headers = {"Authorization": f"Bearer {token}".encode().decode("latin-1")}
+        assert ask(port, "GET", "/metadata?key=a", headers=headers)[0] == status
+
+
 def test_it_warns_without_a_token_and_starts(tmp_path: Path) -> None:
     for arguments, environ, warned in [
         ([], {}, True),
@@ -140,6 +148,7 @@ def test_a_pipe_that_nobody_reads_stalls_nothing(tmp_path: Path) -> None:
         (["--nonsense"], {}, "--nonsense"),
         ([], {"MC_METADATA_MAX_KEYS": "many"}, "MC_METADATA_MAX_KEYS must be a positive integer, got 'many'"),
         ([], {"MC_METADATA_MAX_BODY_BYTES": "0"}, "MC_METADATA_MAX_BODY_BYTES"),
+        ([], {"MC_METADATA_HTTP_TOKEN": "\n"}, "MC_METADATA_HTTP_TOKEN is blank"),
     ],
 )
 def test_mistakes(tmp_path: Path, arguments: list[str], environ: dict[str, str], words: str) -> None:

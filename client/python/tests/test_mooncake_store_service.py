@@ -132,6 +132,7 @@ def test_segments(rest: int, one_master: Cluster) -> None:
         ("mount", {"size": 1 << 62}, 500, "Allocate and mount failed, ret="),
         ("mount", b"[", 500, "the body is no JSON"),
         ("unmount", {}, 400, "Missing segment_ids"),
+        ("unmount", {"segment_ids": None}, 400, "Missing segment_ids"),
         ("unmount", {"segment_ids": [1]}, 500, "segment_ids is a list of text"),
         ("mount_shm", {"name": "a"}, 400, "Missing or invalid name or size"),
         ("mount_shm", {"name": "a/b", "size": 1}, 400, "Missing or invalid name or size"),

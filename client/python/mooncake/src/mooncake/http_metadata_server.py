@@ -35,11 +35,15 @@ class KVBootstrapServer:
     """The service, with upstream's name."""
 
     def __init__(self, port: int, host: str = "0.0.0.0", environ: Mapping[str, str] = os.environ) -> None:
-        """Binds the port. ValueError names a limit in the environment that is no positive number; OSError if the port is taken."""
+        """Binds the port. ValueError names a variable of the environment that can't be used; OSError if the port is taken."""
         self.port, self.host = port, host
         limits = {name: _positive(environ, name, default) for name, default in _LIMITS.items()}
         body = limits["MC_METADATA_MAX_BODY_BYTES"]
-        self._token = environ.get(_TOKEN) or None
+        # A secret that was read from a file often ends with a line break.
+        given = os.fsencode(environ.get(_TOKEN, ""))
+        self._token = given.strip() or None
+        if given and self._token is None:
+            raise ValueError(f"{_TOKEN} is blank: set a token, or remove the variable")
         self._records = _Records(limits["MC_METADATA_MAX_KEYS"], limits["MC_METADATA_MAX_TOTAL_BYTES"])
         self._server = Server(host, port, Limits(body, body * limits["MC_METADATA_MAX_CONCURRENT_PUTS"]))
 
@@ -80,7 +84,8 @@ class KVBootstrapServer:
         if self._token is None:
             return True
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(presented.strip().encode(), self._token.encode())
+        # The text of a header stands for its bytes.
+        return scheme.lower() == "bearer" and hmac.compare_digest(presented.encode("latin-1").strip(), self._token)
 
 
 class _Records:

@@ -178,7 +178,9 @@ def _fields(request: Request) -> dict[str, Any]:
 
 
 def _segment_ids(fields: dict[str, Any]) -> list[str]:
-    segments = fields.get("segment_ids", [])
+    segments = fields.get("segment_ids")
+    if segments is None:
+        return []
     if isinstance(segments, str):
         return [segments]
     if not isinstance(segments, list) or not all(isinstance(segment, str) for segment in segments):

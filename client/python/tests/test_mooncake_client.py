@@ -139,6 +139,7 @@ def test_it_ends_while_it_looks_for_its_masters(start: Start, ports: list[int]) 
         ("--http_port=70000", 1, "--http_port=70000 is no port"),
         ("--enable_http_server=maybe", 1, "illegal value 'maybe'"),
         ("--host=192.0.2.77", 1, "cannot listen on 192.0.2.77"),
+        ("--host=a..b", 1, "cannot listen on a..b"),
         ("--global_segment_size=lots", 1, "global_segment_size: 'lots' is not a size"),
         ("--global_segment_size=4096", 1, "global_segment_size is 4096 bytes"),
         ("--local_buffer_size=-1", 1, "local_buffer_size"),
@@ -286,6 +287,8 @@ def test_a_dummy_client_without_its_service(one_master: Cluster, monkeypatch: py
     store = MooncakeDistributedStore()
     assert store.setup_dummy(MIB, MIB, f"{LOOPBACK}:{port}") == -1
     assert f"no mooncake_client answers at {LOOPBACK}:{port}" in caplog.text
+    assert store.setup_dummy(MIB, MIB, "a..b:1") == -1
+    assert "no mooncake_client answers at a..b:1" in caplog.text
     monkeypatch.setenv("MOONCAKE_MASTER", one_master.addresses)
     assert store.setup_dummy(MIB, MIB, f"{LOOPBACK}:{port}") == 0
     store.close()

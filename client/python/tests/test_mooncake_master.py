@@ -442,7 +442,11 @@ def test_three_masters_survive_the_loss_of_one(tmp_path: Path) -> None:
 
 
 def test_a_mistake_ends_it_with_an_error(tmp_path: Path) -> None:
-    for arguments, words in [(["--nonsense"], "unknown command line flag"), (["--enable_cxl"], "is refused")]:
+    for arguments, words in [
+        (["--nonsense"], "unknown command line flag"),
+        (["--enable_cxl"], "is refused"),
+        (["--rpc_address=a..b"], "--rpc_address=a..b is no address"),
+    ]:
         service = Service(tmp_path, [*script("mooncake_master"), *arguments])
         assert service.code() == 1
         assert words in service.text

@@ -144,6 +144,7 @@ def test_a_pipe_that_nobody_reads_stalls_nothing(tmp_path: Path) -> None:
         (["--port=x"], {}, "--port"),
         (["--port=70000"], {}, "70000 is no port"),
         (["--host=192.0.2.77"], {}, "cannot listen on 192.0.2.77:8080"),
+        (["--host=a..b"], {}, "cannot listen on a..b:8080"),
         (["--log-level=LOUD"], {}, "--log-level"),
         (["--nonsense"], {}, "--nonsense"),
         ([], {"MC_METADATA_MAX_KEYS": "many"}, "MC_METADATA_MAX_KEYS must be a positive integer, got 'many'"),

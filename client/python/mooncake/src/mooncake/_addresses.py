@@ -106,7 +106,7 @@ def route_to(masters: str) -> str | None:
 def _resolve(host: str, port: int) -> list[tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return []
     return [(str(address[0]), port) for *_, address in found]
 

@@ -55,7 +55,8 @@ def ask(address: str) -> Introduction:
     where = join_host_port(host, port or CLIENT_PORT)
     try:
         line = _read(host, port or CLIENT_PORT)
-    except OSError as error:
+    # A name like `a..b` fails before it is looked up.
+    except (OSError, UnicodeError) as error:
         raise NoIntroduction(f"no mooncake_client answers at {where}: {error}") from None
     try:
         content = json.loads(line)
@@ -87,7 +88,7 @@ class Reception:
     """The port of a real client at which it introduces itself. It is bound at once, and accepts connections once it is started."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Binds the port. OSError if it is taken, or if the host is not this one."""
+        """Binds the port. OSError if it is taken, or if the host is not this one; UnicodeError if it can't be one."""
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:

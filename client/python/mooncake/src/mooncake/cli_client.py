@@ -57,7 +57,8 @@ def _serve(given: Given, port: int, http_port: int) -> int:
     host = split_host_port(given.text("host", TABLE["host"].default))[0]
     try:
         reception = Reception(host, port)
-    except OSError as error:
+    # A name like `a..b` fails before it is looked up.
+    except (OSError, UnicodeError) as error:
         raise _port_taken(host, port, error) from None
     config = {
         "local_hostname": "localhost" if host in _ANY else host,

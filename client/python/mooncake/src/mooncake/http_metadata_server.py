@@ -163,10 +163,11 @@ def main() -> int:
     try:
         server = KVBootstrapServer(given.port, given.host)
         server.run()
+    # A name like `a..b` fails before it is looked up.
+    except (OSError, UnicodeError) as error:
+        parser.error(f"cannot listen on {given.host}:{given.port}: {error}; choose another with --host and --port")
     except ValueError as error:
         parser.error(str(error))
-    except OSError as error:
-        parser.error(f"cannot listen on {given.host}:{given.port}: {error}; choose another with --host and --port")
     signal.sigwait({signal.SIGINT, signal.SIGTERM})
     _log.info("Shutting down...")
     server.close()

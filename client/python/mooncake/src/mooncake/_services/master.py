@@ -39,9 +39,9 @@ class Host:
 
     name: str
     address_of: Callable[[str], str]
-    """An IP address of a host name. OSError if there is none."""
+    """An IP address of a host name. OSError if there is none, UnicodeError if it can't be one."""
     address_of_interface: Callable[[str], str]
-    """The IPv4 address of a network interface. OSError if there is none."""
+    """The IPv4 address of a network interface. OSError if there is none, UnicodeError if it can't be one."""
     address_for_others: Callable[[], str | None]
     """The address that others see this host at, as far as it is known."""
 
@@ -210,13 +210,13 @@ class _Translation:
             return self.resolved("rpc_address", self.given.text("rpc_address", "0.0.0.0"))
         try:
             return self.host.address_of_interface(interface)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise FlagError(f"--rpc_interface={interface}: this host has no such interface with an IPv4 address ({error})") from None
 
     def resolved(self, name: str, host: str) -> str:
         try:
             return self.host.address_of(host.removeprefix("[").removesuffix("]"))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise FlagError(f"--{name}={host} is no address of this host ({error}): write an IP address, such as 0.0.0.0") from None
 
     def port(self, name: str, default: int) -> int:

@@ -123,6 +123,7 @@ def test_flags_from_files_and_variables(tmp_path: Path) -> None:
     assert "can't be read" in refusal("--flagfile=/nowhere")
     file.write_text(f"--flagfile={file}\n")
     assert "does one name itself" in refusal(f"--flagfile={file}")
+    assert "does one name itself" in refusal("--fromenv=fromenv", FLAGS_fromenv="fromenv")
     file.write_text("rpc_port=7\n")
     assert "line 1: 'rpc_port=7' is no flag" in refusal(f"--flagfile={file}")
 
@@ -332,6 +333,11 @@ def test_settings_from_a_file(tmp_path: Path, name: str, content: str) -> None:
         ("c.yaml", "nonsense: 7\n", "unknown setting 'nonsense'"),
         ("c.yaml", "rpc_port: seven\n", "illegal value 'seven'"),
         ("c.yaml", "enable_cxl: true\n", "enable_cxl is refused"),
+        ("c.yaml", "flagfile: /f\n", "'flagfile' is no setting"),
+        ("c.yaml", "config_path: /f\n", "'config_path' is no setting"),
+        ("c.json", '{"help": true}', "'help' is no setting"),
+        ("c.yaml", "port: 7\npeers: [a, b, c]\n", "line 2: '[a, b, c]' is no plain value"),
+        ("c.yaml", "peers: |\n  a,b,c\n", "line 1: '|' is no plain value"),
         ("c.json", "[1]", "in place of a JSON object"),
         ("c.json", '{"rpc_port": [7]}', "'rpc_port' is [7]"),
         ("c.json", "{", "can't be read"),

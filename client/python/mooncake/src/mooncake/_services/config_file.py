@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from .flags import Effect, Flag, FlagError, Given
+from .flags import COMMAND_LINE_ONLY, Effect, Flag, FlagError, Given
 
 # Names that differ from the flag's.
 _ALIASES = {"client_live_ttl_sec": "client_ttl"}
+_NOT_SETTINGS = COMMAND_LINE_ONLY | {"config_path"}
+# Values of YAML that begin so are lists, mappings, blocks, references and the like.
+_NO_SCALARS = ("[", "{", "|", ">", "&", "*")
 _MOST_BYTES = 1 << 20
 
 
@@ -22,6 +25,8 @@ def read_config(table: Mapping[str, Flag], given: Given) -> None:
         flag = table.get(_ALIASES.get(name, name))
         if flag is None:
             raise FlagError(f"--config_path={path}: unknown setting '{name}': --help lists the flags, and settings have their names")
+        if flag.name in _NOT_SETTINGS:
+            raise FlagError(f"--config_path={path}: '{name}' is no setting: give it as a flag, --{name}")
         if flag.name in given.values:
             continue
         try:
@@ -64,6 +69,8 @@ def _of_yaml(path: str, text: str) -> dict[str, str]:
         name, colon, value = line.partition(":")
         if not colon or line[0] in " \t-" or (value and value[0] not in " \t"):
             raise FlagError(f"--config_path={path}, line {number}: {stripped!r} is no setting: write `name: value`, without nesting")
+        if value.strip().startswith(_NO_SCALARS):
+            raise FlagError(f"--config_path={path}, line {number}: {value.strip()!r} is no plain value: write it in one line, in quotes")
         settings[name.strip()] = _scalar(value.strip())
     return settings
 

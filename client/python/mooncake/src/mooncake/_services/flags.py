@@ -19,8 +19,10 @@ _BOUNDS = {
     "uint64": (0, (1 << 64) - 1),
 }
 _HELP = frozenset({"help", "helpfull", "helpshort", "helpmatch", "helpon", "helppackage", "helpxml"})
-# Files of flags that name each other. gflags has no bound, and a file that names itself would never end.
-_MOST_FILES = 16
+COMMAND_LINE_ONLY = _HELP | {"version", "flagfile", "fromenv", "tryfromenv", "undefok"}
+"""Flags that say how to read the others, or to print something."""
+# Files and variables that name each other. gflags has no bound, and one that names itself would never end.
+_MOST_SOURCES = 16
 
 
 class FlagError(ValueError):
@@ -155,7 +157,7 @@ class _Reader:
     def __init__(self, table: Mapping[str, Flag], environ: Mapping[str, str], undefined: frozenset[str]) -> None:
         self.table, self.environ, self.undefined = table, environ, undefined
         self.given = Given()
-        self.files = 0
+        self.sources = 0
 
     def read(self, arguments: list[str]) -> None:
         waiting = iter(arguments)
@@ -201,9 +203,7 @@ class _Reader:
             self.given.wants_version |= flag.name == "version" and bool(value)
 
     def file(self, path: str) -> None:
-        self.files += 1
-        if self.files > _MOST_FILES:
-            raise FlagError(f"--flagfile={path}: more than {_MOST_FILES} files of flags; does one name itself?")
+        self.count(f"--flagfile={path}")
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -215,7 +215,13 @@ class _Reader:
                 raise FlagError(f"--flagfile={path}, line {number}: {line!r} is no flag; write --flag=value")
             self.flag(line, ())
 
+    def count(self, source: str) -> None:
+        self.sources += 1
+        if self.sources > _MOST_SOURCES:
+            raise FlagError(f"{source}: more than {_MOST_SOURCES} files and lists of variables; does one name itself?")
+
     def variables(self, source: str, names: str) -> None:
+        self.count(f"--{source}={names}")
         for name in filter(None, names.split(",")):
             flag, text = self.table.get(name), self.environ.get(f"FLAGS_{name}")
             if flag is None:

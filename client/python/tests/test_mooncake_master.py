@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from services import Service, ask, script
 
 from cluster import LOOPBACK, free_ports, until
 from mooncake._services.config_file import read_config
+from mooncake._services.executables import named
 from mooncake._services.flags import Effect, FlagError, Given, markdown, parse
 from mooncake._services.master import Command, Host, command
 from mooncake._services.master_flags import TABLE
@@ -459,6 +461,14 @@ def test_a_mistake_ends_it_with_an_error(tmp_path: Path) -> None:
     service = Service(tmp_path, script("mooncake_master"), RBG_ROLE_INDEX="2")
     assert service.code() == 1
     assert "MC_PEERS" in service.text
+
+
+def test_a_host_without_a_place_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    assert named("/usr/bin/mc-master", "mooncake_master") == "/usr/bin/mc-master"
 
 
 def test_help_and_version(tmp_path: Path) -> None:

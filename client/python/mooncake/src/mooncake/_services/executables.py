@@ -26,9 +26,9 @@ def named(path: str, name: str) -> str:
     """
     # One directory for each executable: two installations never share a link.
     digest = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:16]
-    own = Path(tempfile.gettempdir()) / f"mc-{os.getuid()}"
-    link = own / digest / name
     try:
+        own = Path(tempfile.gettempdir()) / f"mc-{os.getuid()}"
+        link = own / digest / name
         own.mkdir(mode=0o700, exist_ok=True)
         state = own.lstat()
         # Somebody else's directory could hold somebody else's program.

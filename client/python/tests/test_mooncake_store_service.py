@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,27 @@ def test_it_ends_while_it_looks_for_its_masters(start: Start, port: int) -> None
     until("it looks", lambda: "Attempting to start" in service.text)
     assert service.end(signal.SIGTERM) == 0
     assert "cancelled" in service.text
+
+
+# An attempt that doesn't end: the kernel provides much memory slowly.
+STUCK = """
+import threading
+from mooncake._services import log, store
+
+store.MooncakeDistributedStore.setup = lambda self, config: threading.Event().wait()
+store.block_signals()
+log.start()
+store.open_store({}, 60)
+"""
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_wait(tmp_path: Path, second: signal.Signals) -> None:
+    service = Service(tmp_path, [sys.executable, "-c", STUCK])
+    until("it looks", lambda: "Attempting to start" in service.text)
+    service.process.send_signal(signal.SIGTERM)
+    until("it has noticed", lambda: "cancelled" in service.text)
+    assert service.end(second) == -second
 
 
 def test_it_survives_the_death_of_a_leader(own_masters: Cluster, start: Start, port: int) -> None:

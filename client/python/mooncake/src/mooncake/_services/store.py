@@ -40,8 +40,8 @@ def wait_for_end() -> None:
 def open_store(config: Mapping[str, Any], seconds: float) -> MooncakeDistributedStore | None:
     """Opens a store, with attempts for so long: the masters may start later than this process.
 
-    None if a signal asked for the end meanwhile; nothing is left mounted then. StartFailed for arguments that can't work, or once the
-    time is over.
+    None if a signal asked for the end meanwhile; nothing is left mounted then. A second signal ends the process at once. StartFailed for
+    arguments that can't work, or once the time is over.
     """
     opening = _Opening(config, seconds)
     opening.start()
@@ -51,8 +51,11 @@ def open_store(config: Mapping[str, Any], seconds: float) -> MooncakeDistributed
             _log.info("Store startup cancelled by shutdown request")
             ended = True
             opening.stopping.set()
+            # The attempt goes on to its end, and the kernel may take minutes to provide its memory.
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         elif ended:
-            # An attempt ends within ten seconds.
             opening.join()
     if ended:
         if opening.store is not None:

@@ -8,13 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Most bytes of lines that wait to be written, and as many again may be under way.
 const WAITING_BYTES: usize = 1 << 20;
+/// Time that a write may take while an error or a panic waits for it.
+const ABORT_WITHIN: Duration = Duration::from_secs(1);
 
 /// A writer of whole lines that never waits for the reader at the other end: a thread of its own writes, and a line for
 /// which there is no room is dropped and counted. Clones share the queue.
+///
+/// Errors and panics are the exception, because the process may abort right after them, and its threads end with it: they
+/// wait for the thread, but not for a reader that takes nothing ([`Self::flush_for_abort`]).
 ///
 /// The thread holds no lock while it writes, so nothing that takes one waits for the pipe.
 #[derive(Clone)]
@@ -29,8 +35,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<u8>,
-    /// Lines that have left the queue may not be written yet.
-    writing: bool,
+    /// Start of the write of the lines that have left the queue, until it ends.
+    writing: Option<Instant>,
 }
 
 impl Lines {
@@ -53,9 +59,19 @@ impl Lines {
 
     /// Waits until everything is written, or the time is over.
     pub(crate) fn flush_within(&self, time: Duration) {
-        let end = Instant::now() + time;
+        self.flush_until(Instant::now() + time);
+    }
+
+    /// Waits until everything is written, or until the write under way has taken [`ABORT_WITHIN`]: where the reader has
+    /// taken nothing for so long, it does not wait at all.
+    pub(crate) fn flush_for_abort(&self) {
+        let begun = self.0.queue.lock().writing;
+        self.flush_until(begun.unwrap_or_else(Instant::now) + ABORT_WITHIN);
+    }
+
+    fn flush_until(&self, end: Instant) {
         let mut queue = self.0.queue.lock();
-        while !queue.waiting.is_empty() || queue.writing {
+        while !queue.waiting.is_empty() || queue.writing.is_some() {
             if self.0.changed.wait_until(&mut queue, end).timed_out() {
                 return;
             }
@@ -87,12 +103,12 @@ impl Lines {
         let mut batch = Vec::new();
         loop {
             let mut queue = self.0.queue.lock();
-            queue.writing = false;
+            queue.writing = None;
             self.0.changed.notify_all();
             while queue.waiting.is_empty() {
                 self.0.changed.wait(&mut queue);
             }
-            queue.writing = true;
+            queue.writing = Some(Instant::now());
             batch.clear();
             std::mem::swap(&mut batch, &mut queue.waiting);
             drop(queue);
@@ -104,10 +120,20 @@ impl Lines {
     }
 }
 
+/// Writes the lines of one event.
+pub(crate) struct EventLines {
+    lines: Lines,
+    /// The process may abort right after the event.
+    waits: bool,
+}
+
 /// Each write is whole lines.
-impl Write for Lines {
+impl Write for EventLines {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        self.push(lines);
+        self.lines.push(lines);
+        if self.waits {
+            self.lines.flush_for_abort();
+        }
         Ok(lines.len())
     }
 
@@ -117,10 +143,14 @@ impl Write for Lines {
 }
 
 impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
+    type Writer = EventLines;
 
-    fn make_writer(&'a self) -> Self {
-        self.clone()
+    fn make_writer(&'a self) -> EventLines {
+        EventLines { lines: self.clone(), waits: false }
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> EventLines {
+        EventLines { lines: self.clone(), waits: *event.level() == Level::ERROR }
     }
 }
 
@@ -137,10 +167,10 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_holds_nothing_up_and_lines_come_whole_when_it_is_read_again() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut lines = Lines::start(writer).unwrap();
+        let lines = Lines::start(writer).unwrap();
         let pushed = 8 * WAITING_BYTES / 1024;
         for n in 0..pushed {
-            lines.write_all(line(n).as_bytes()).unwrap();
+            lines.push(line(n).as_bytes());
         }
         let dropped = usize::try_from(lines.dropped()).unwrap();
         assert!(dropped > 0, "8 MiB fitted");
@@ -152,7 +182,7 @@ mod tests {
         let numbers: Vec<usize> = text.lines().map(|line| line.trim().parse().unwrap()).collect();
         assert!(numbers.is_sorted_by(|a, b| a < b), "in order, each whole");
         lines.flush_within(Duration::from_secs(60));
-        lines.write_all(b"again\n").unwrap();
+        lines.push(b"again\n");
         let mut again = [0; 6];
         reader.read_exact(&mut again).unwrap();
         assert_eq!(&again, b"again\n");
@@ -162,9 +192,9 @@ mod tests {
     #[test]
     fn a_flush_returns_once_everything_is_written() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut lines = Lines::start(writer).unwrap();
+        let lines = Lines::start(writer).unwrap();
         for n in 0..20 {
-            lines.write_all(line(n).as_bytes()).unwrap();
+            lines.push(line(n).as_bytes());
         }
         lines.flush_within(Duration::from_secs(60));
         // Nothing is left to the thread: what the pipe has now is all there is.
@@ -175,11 +205,25 @@ mod tests {
     }
 
     #[test]
+    fn errors_wait_once_for_a_reader_that_takes_nothing() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let lines = Lines::start(writer).unwrap();
+        lines.push(&vec![b'\n'; WAITING_BYTES]);
+        lines.flush_for_abort();
+        let begun = lines.0.queue.lock().writing.expect("the pipe is full");
+        // A second for each would be hours.
+        for _ in 0..10_000 {
+            lines.flush_for_abort();
+        }
+        assert_eq!(lines.0.queue.lock().writing, Some(begun), "the same write");
+    }
+
+    #[test]
     fn lines_for_a_reader_that_is_gone_are_counted() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        let mut lines = Lines::start(writer).unwrap();
-        lines.write_all(b"one\ntwo\n").unwrap();
+        let lines = Lines::start(writer).unwrap();
+        lines.push(b"one\ntwo\n");
         lines.flush_within(Duration::from_secs(60));
         assert_eq!(lines.dropped(), 2);
     }

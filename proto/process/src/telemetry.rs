@@ -91,7 +91,7 @@ pub fn dropped_lines() -> u64 {
 }
 
 /// Sends log lines and panics of this process to standard error. If that does not take them in time, lines are dropped and
-/// counted ([`dropped_lines`]); no thread waits for it.
+/// counted ([`dropped_lines`]). Only errors and panics wait for it, up to a second, because the process may abort after them.
 ///
 /// # Errors
 /// [`TelemetryError`]
@@ -123,7 +123,10 @@ pub fn init(options: &LogOptions) -> Result<Log, TelemetryError> {
     started.map_err(|_| TelemetryError::Twice)?;
     let panics = lines.clone();
     // The standard library's hook waits for standard error, and a thread that panics would never end.
-    set_hook(Box::new(move |panic| panics.say(described(panic))));
+    set_hook(Box::new(move |panic| {
+        panics.say(described(panic));
+        panics.flush_for_abort();
+    }));
     Ok(Log(lines))
 }
 

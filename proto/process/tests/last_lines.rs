@@ -1,7 +1,10 @@
 //! The end of a process and its log. Each test starts itself again, as the process that ends.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
-use std::process::Command;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use mc_process::telemetry::{LogOptions, init};
 
@@ -14,8 +17,19 @@ fn stderr_of(test: &str, child: impl FnOnce()) -> Option<String> {
         return None;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
-    Some(String::from_utf8(output.stderr).unwrap())
+    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stderr, mut said, mut piece) = (child.stderr.take().unwrap(), Vec::new(), vec![0; 64 << 10]);
+    loop {
+        // A process that does not wait ends before this has read its last lines.
+        sleep(Duration::from_millis(5));
+        match stderr.read(&mut piece).unwrap() {
+            0 => break,
+            len => said.extend_from_slice(&piece[..len]),
+        }
+    }
+    child.wait().unwrap();
+    Some(String::from_utf8(said).unwrap())
 }
 
 #[test]
@@ -45,4 +59,35 @@ fn a_panic_is_written_with_the_lines_before_it() {
     let at = |words: &str| said.find(words).unwrap_or_else(|| panic!("no `{words}` in: {said}"));
     assert!(at("INFO before") < at("thread 'a_panic_is_written_with_the_lines_before_it'"), "{said}");
     assert!(at("last_lines.rs") < at("the reason"), "{said}");
+}
+
+/// Fills the pipe.
+fn much() -> String {
+    format!("much {}", "x".repeat(900 << 10))
+}
+
+#[test]
+fn an_error_is_written_before_the_process_aborts() {
+    let said = stderr_of("an_error_is_written_before_the_process_aborts", || {
+        let _log = init(&LogOptions::default()).unwrap();
+        tracing::info!("{}", much());
+        tracing::error!("the reason");
+        std::process::abort();
+    });
+    let said = said.unwrap();
+    assert!(said.trim_end().ends_with("ERROR the reason"), "{} bytes", said.len());
+}
+
+#[test]
+fn a_panic_is_written_before_the_process_aborts() {
+    extern "C" fn cannot_unwind() {
+        tracing::info!("{}", much());
+        panic!("the reason");
+    }
+    let said = stderr_of("a_panic_is_written_before_the_process_aborts", || {
+        let _log = init(&LogOptions::default()).unwrap();
+        cannot_unwind();
+    });
+    let said = said.unwrap();
+    assert!(said.contains("the reason\n"), "{} bytes", said.len());
 }

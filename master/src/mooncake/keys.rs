@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
 use mc_types::{Code, MAX_ITEMS};
 use serde::{Deserialize, Serialize};
+use tokio::task::yield_now;
 
 use super::answers::{TEXT, bad_request, failure, or_unavailable};
 use super::forward::{Asked, on_leader};
@@ -20,8 +21,8 @@ const DEFAULT_TENANT: &str = "";
 const PAGE_KEYS: usize = 10_000;
 /// Bytes of keys after which a page ends.
 const PAGE_BYTES: usize = 8 << 20;
-/// Look-ups in the index after which a page ends. Each is a millisecond or so of its lock.
-const PAGE_LOOKS: usize = 64;
+/// Look-ups in the index after which a page ends. Each is a millisecond or so of its lock, and of the runtime's thread.
+const PAGE_LOOKS: usize = 8;
 
 /// Header of a page that is not the last one: the position of the next.
 pub(super) const NEXT: HeaderName = HeaderName::from_static("mc-next");
@@ -138,6 +139,8 @@ async fn page_of_keys(services: Arc<Services>, mut from: u64, limit: usize) -> R
         if listed >= limit || lines.len() >= PAGE_BYTES {
             break;
         }
+        // A look-up never waits, and all of them in one go would hold up other calls on this thread.
+        yield_now().await;
     }
     Ok((TEXT, [(NEXT, from.to_string())], lines).into_response())
 }

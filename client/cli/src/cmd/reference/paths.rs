@@ -7,7 +7,8 @@ const INTRODUCTION: &str = "\
 
 All are answered at `--http-listen`, with GET unless the table says more. \"The leader\" means that any master may be asked: one
 that does not lead asks the leader, looks for the next one for up to 2.5 s, and answers 503 if there is none. Paths from `/metadata` on
-have the formats of Mooncake's master, and know the objects of the default tenant only.";
+have the formats of Mooncake's master. `/get_all_keys`, `/query_key` and `/batch_query_keys` know the objects of the default tenant
+only; counts and sizes at the other paths are those of all tenants.";
 
 /// Path, who answers, and with what.
 const PATHS: [(&str, &str, &str); 15] = [

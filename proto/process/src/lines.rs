@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -44,7 +46,7 @@ impl Lines {
     ///
     /// # Errors
     /// The system's error if there is no thread.
-    pub(crate) fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(out: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Shared { queue: Mutex::default(), changed: Condvar::new(), dropped: AtomicU64::new(0) };
         let lines = Self(Arc::new(shared));
         let writer = lines.clone();
@@ -99,7 +101,7 @@ impl Lines {
         self.0.dropped.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn write_on(&self, mut out: impl Write) {
+    fn write_on(&self, mut out: impl Write + AsFd) {
         let mut batch = Vec::new();
         loop {
             let mut queue = self.0.queue.lock();
@@ -113,11 +115,29 @@ impl Lines {
             std::mem::swap(&mut batch, &mut queue.waiting);
             drop(queue);
             // The reader is gone, or the disk is full: there is no other place to say so.
-            if out.write_all(&batch).and_then(|()| out.flush()).is_err() {
-                self.drop_lines(&batch);
+            if let Err(left) = written(&mut out, &batch) {
+                self.drop_lines(left);
             }
         }
     }
+}
+
+/// Writes all of `lines`, or returns the rest that `out` does not take. Another process can have made a pipe that it shares
+/// with this one non-blocking; a full one is waited for all the same.
+fn written<'a>(out: &mut (impl Write + AsFd), mut lines: &'a [u8]) -> Result<(), &'a [u8]> {
+    while !lines.is_empty() {
+        match out.write(lines) {
+            Ok(0) => return Err(lines),
+            Ok(len) => lines = &lines[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // A failure shows in the next write.
+                let _ = poll(&mut [PollFd::new(out, PollFlags::OUT)], None);
+            }
+            Err(_) => return Err(lines),
+        }
+    }
+    Ok(())
 }
 
 /// Writes the lines of one event.
@@ -202,6 +222,32 @@ mod tests {
         let mut text = vec![0; 20 * 1024];
         reader.read_exact(&mut text).unwrap();
         assert!(text.ends_with(line(19).as_bytes()));
+    }
+
+    #[test]
+    fn a_full_pipe_that_does_not_block_is_waited_for() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let lines = Lines::start(writer).unwrap();
+        let all: String = (0..1_000).map(line).collect();
+        lines.push(all.as_bytes());
+        let mut text = vec![0; all.len()];
+        reader.read_exact(&mut text).unwrap();
+        assert!(text == all.as_bytes(), "whole and in order");
+        lines.flush_within(Duration::from_secs(60));
+        assert_eq!(lines.dropped(), 0);
+    }
+
+    #[test]
+    fn lines_that_were_written_before_a_failure_are_not_counted() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let lines = Lines::start(writer).unwrap();
+        let all: String = (0..1_000).map(line).collect();
+        lines.push(all.as_bytes());
+        reader.read_exact(&mut [0; 1024]).unwrap();
+        drop(reader);
+        lines.flush_within(Duration::from_secs(60));
+        assert!((1..1_000).contains(&lines.dropped()), "{} dropped", lines.dropped());
     }
 
     #[test]

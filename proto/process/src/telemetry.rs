@@ -2,7 +2,9 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal as _, stderr};
+use std::os::fd::AsFd as _;
 use std::panic::{PanicHookInfo, set_hook};
 use std::sync::OnceLock;
 use std::thread;
@@ -58,9 +60,9 @@ pub enum TelemetryError {
         /// The defect.
         why: String,
     },
-    /// The thread that writes the lines did not start.
-    #[error("the thread of the log did not start: {0}")]
-    Thread(io::Error),
+    /// Standard error can't be duplicated, or the thread that writes the lines did not start.
+    #[error("the log did not start to write to standard error: {0}")]
+    Writer(io::Error),
     /// This process already has a subscriber.
     #[error("logging has been started before in this process")]
     Twice,
@@ -99,7 +101,9 @@ pub fn init(options: &LogOptions) -> Result<Log, TelemetryError> {
     let filter = EnvFilter::builder()
         .parse(&options.log)
         .map_err(|err| TelemetryError::Filter { filter: options.log.clone(), why: err.to_string() })?;
-    let lines = Lines::start(stderr()).map_err(TelemetryError::Thread)?;
+    // Not `stderr()`, whose lock everything else that prints there would wait for.
+    let out = stderr().as_fd().try_clone_to_owned().map(File::from);
+    let lines = out.and_then(Lines::start).map_err(TelemetryError::Writer)?;
     LINES.set(lines.clone()).map_err(|_| TelemetryError::Twice)?;
     let registry = tracing_subscriber::registry().with(filter);
     let writer = lines.clone();

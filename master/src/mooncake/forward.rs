@@ -8,7 +8,8 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{self, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use mc_process::http::{ExchangeError, exchange};
-use tokio::time::{Instant, sleep, timeout};
+use mc_raft::RaftTiming;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::keys::NEXT;
 use crate::api::Api;
@@ -16,8 +17,6 @@ use crate::leader::{Refusal, Services};
 
 /// Longest time until a request is answered. Mooncake's transfer engine waits for 3 s, once.
 const WITHIN: Duration = Duration::from_millis(2_500);
-/// Longest wait for a leader's answer to a read, which another leader can answer as well.
-const READ_WITHIN: Duration = Duration::from_millis(700);
 /// Pause before the leader is looked for again.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,6 +46,14 @@ impl<S: Send + Sync> FromRequest<S> for Asked {
     }
 }
 
+/// Why a leader's answer is missing.
+enum Missing {
+    /// It did not act on the request, or acting twice is no harm: the next leader can be asked.
+    Again(String),
+    /// A change may have been made or not.
+    Unknown(String),
+}
+
 /// Answers with `serve` if this master leads, else with the leader's answer. While no leader is known, looks for one.
 ///
 /// The caller gets an answer within [`WITHIN`], from any master: Mooncake's clients follow no redirection. A request that
@@ -65,75 +72,86 @@ where
     let Some(services) = api.services() else {
         return Err("this master belongs to no cluster yet".into());
     };
-    match timeout(WITHIN, answer(&services, asked, serve)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(format!("there is no answer within {WITHIN:?}: a change may have been made or not")),
-    }
-}
-
-async fn answer<F>(
-    services: &Arc<Services>,
-    asked: &Asked,
-    serve: impl Fn(Arc<Services>) -> F,
-) -> Result<Response, String>
-where
-    F: Future<Output = Result<Response, Refusal>>,
-{
-    let begun = Instant::now();
+    let end = Instant::now() + WITHIN;
     loop {
-        let refusal = match serve(services.clone()).await {
-            Ok(response) => return Ok(response),
-            Err(refusal) => refusal,
+        let refusal = match timeout_at(end, serve(services.clone())).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(refusal)) => refusal,
+            Err(_) => {
+                let (Missing::Again(why) | Missing::Unknown(why)) =
+                    asked.unanswered(format!("this master has no answer within {WITHIN:?}"));
+                return Err(why);
+            }
         };
         let Refusal::NotLeader { .. } = refusal else { return Err(refusal.to_string()) };
         if asked.forwarded {
             return Ok((StatusCode::MISDIRECTED_REQUEST, format!("{refusal}\n")).into_response());
         }
-        let leader = services.coordinator.leader_http();
-        if let Some(leader) = &leader
-            && let Some(answer) = asked.forward(leader).await
-        {
-            return answer;
-        }
-        if begun.elapsed() + 2 * PAUSE >= WITHIN {
-            return Err(match leader {
-                Some(leader) => format!("the leader's HTTP port {leader} does not answer: try again shortly"),
-                None => services.coordinator.not_leader().to_string(),
-            });
+        let why = match services.coordinator.leader_http() {
+            Some(leader) => match asked.forward(&leader, services.coordinator.raft.timing(), end).await {
+                Ok(response) => return Ok(response),
+                Err(Missing::Unknown(why)) => return Err(why),
+                Err(Missing::Again(why)) => format!("{why}: try again shortly"),
+            },
+            None => services.coordinator.not_leader().to_string(),
+        };
+        if Instant::now() + 2 * PAUSE >= end {
+            return Err(why);
         }
         sleep(PAUSE).await;
     }
 }
 
 impl Asked {
-    /// Returns the answer of the master at `leader`; `None` if it did not act on the request, or if acting twice is no harm.
-    async fn forward(&self, leader: &str) -> Option<Result<Response, String>> {
+    /// Returns the answer of the master at `leader`.
+    ///
+    /// A leader may have another one after it once `election_max` is over, so a connection gets no longer, and a read, which
+    /// another leader can answer as well, twice that: two round trips of a leader that lives, and one to its followers.
+    async fn forward(&self, leader: &str, timing: RaftTiming, end: Instant) -> Result<Response, Missing> {
         let mut request = http::Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
-        let reads = self.method == Method::GET;
-        let within = if reads { READ_WITHIN } else { WITHIN };
-        match timeout(within, exchange(leader, request)).await {
-            // A build that redirects did nothing either.
-            Ok(Ok(answer)) if is_refusal(answer.status()) => None,
-            Ok(Ok(mut answer)) => {
-                let mut response = (answer.status(), std::mem::take(answer.body_mut())).into_response();
-                response.headers_mut().remove(header::CONTENT_TYPE);
-                for name in PASSED_ON {
-                    let value = answer.headers_mut().remove(&name);
-                    value.and_then(|value| response.headers_mut().insert(name, value));
-                }
-                Some(Ok(response))
+        let begun = Instant::now();
+        let connect_by = end.min(begun + timing.election_max);
+        let end = if self.reads() { end.min(begun + 2 * timing.election_max) } else { end };
+        let mut answer = match timeout_at(end, exchange(leader, connect_by, request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error @ ExchangeError::Unsent { .. })) => return Err(Missing::Again(error.to_string())),
+            Ok(Err(error @ ExchangeError::Unanswered { .. })) => {
+                return Err(self.unanswered(error.to_string()));
             }
-            Ok(Err(ExchangeError::Unsent { .. })) => None,
-            Ok(Err(ExchangeError::Unanswered { .. })) | Err(_) if reads => None,
-            Ok(Err(error)) => Some(Err(format!("{error}: the change may have been made or not"))),
-            Err(_) => Some(Err(format!("no answer from {leader}: the change may have been made or not"))),
+            Err(_) => {
+                let waited = begun.elapsed().as_millis();
+                return Err(self.unanswered(format!("no answer from {leader} within {waited} ms")));
+            }
+        };
+        if is_refusal(answer.status()) {
+            return Err(Missing::Again(format!("{leader} answers that it does not lead")));
         }
+        let mut response = (answer.status(), std::mem::take(answer.body_mut())).into_response();
+        response.headers_mut().remove(header::CONTENT_TYPE);
+        for name in PASSED_ON {
+            let value = answer.headers_mut().remove(&name);
+            value.and_then(|value| response.headers_mut().insert(name, value));
+        }
+        Ok(response)
+    }
+
+    /// Returns the failure of a master that may have acted on the request.
+    fn unanswered(&self, why: String) -> Missing {
+        match self.reads() {
+            true => Missing::Again(why),
+            false => Missing::Unknown(format!("{why}: the change may have been made or not")),
+        }
+    }
+
+    fn reads(&self) -> bool {
+        self.method == Method::GET
     }
 }
 
+/// Whether a master did nothing, because it does not lead. A build that redirects did nothing either.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::MISDIRECTED_REQUEST | StatusCode::TEMPORARY_REDIRECT)
 }

@@ -16,6 +16,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use mc_net::{Connection, Greeting, Listener, Room, Rules};
 
@@ -170,16 +171,19 @@ impl From<ExchangeError> for io::Error {
     }
 }
 
-/// Sends an HTTP request to one of our processes at `address` (`host:port`), on a connection of its own. The URI of the
-/// request has a path only. The caller bounds the time.
+/// Sends an HTTP request to one of our processes at `address` (`host:port`), on a connection of its own, which must be
+/// there by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer.
 ///
 /// # Errors
 /// [`ExchangeError`]
 pub async fn exchange(
     address: &str,
+    connect_by: Instant,
     request: http::Request<Bytes>,
 ) -> Result<http::Response<Bytes>, ExchangeError> {
-    let stream = mc_net::connect(address).await;
+    let stream = timeout_at(connect_by, mc_net::connect(address)).await;
+    let stream =
+        stream.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")));
     let mut stream =
         stream.map_err(|source| ExchangeError::Unsent { address: address.to_owned(), source })?;
     let exchanged = async {
@@ -226,7 +230,8 @@ fn parsed(answer: Vec<u8>) -> Option<http::Response<Bytes>> {
 pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     let request = http::Request::builder().method(method).uri(path).body(Bytes::new()).map_err(invalid)?;
-    let answer = tokio::time::timeout(REQUEST_WITHIN, exchange(address, request)).await??;
+    let end = Instant::now() + REQUEST_WITHIN;
+    let answer = timeout_at(end, exchange(address, end, request)).await??;
     let body = String::from_utf8_lossy(answer.body()).into_owned();
     Ok((answer.status().as_u16(), body))
 }

@@ -1,16 +1,19 @@
 //! The HTTP paths of Mooncake's master, in its formats.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mc_process::http::exchange;
 use mc_tests::{Cluster, http_get, until};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 /// GETs `path`: the status, the type, the position of the next page, and the text.
 async fn get(address: &str, path: &str) -> (u16, String, Option<String>, String) {
     let request = tonic::codegen::http::Request::get(path).body(Bytes::new()).unwrap();
-    let answer = exchange(address, request).await.unwrap();
+    let connect_by = Instant::now() + Duration::from_secs(10);
+    let answer = exchange(address, connect_by, request).await.unwrap();
     let header = |name| Some(answer.headers().get(name)?.to_str().unwrap().to_owned());
     let text = String::from_utf8(answer.body().to_vec()).unwrap();
     (answer.status().as_u16(), header("content-type").unwrap_or_default(), header("mc-next"), text)

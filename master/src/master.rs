@@ -175,7 +175,7 @@ impl Master {
                 resolver: system_resolver(),
             },
         );
-        let api = Api::new(node, metrics.clone());
+        let api = Api::new(node, environment.network.clone(), metrics.clone());
         let (fail, failed) = watch::channel(None);
         let life = Life {
             node,

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_net::{ChannelOptions, Listener, Network, TcpNetwork};
+use mc_net::{ChannelOptions, Connection, Listener, Network, TcpNetwork};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -247,6 +247,10 @@ struct Routed(HashMap<String, String>);
 impl Network for Routed {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
         TcpNetwork.listen(address)
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        TcpNetwork.connect(self.0.get(address).map_or(address, String::as_str))
     }
 
     fn channel(

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::stream::BoxStream;
 use mc_index::CLUSTER_VERSION;
-use mc_net::ConnectInfo;
+use mc_net::{ConnectInfo, Network};
 use mc_proto::v1::{self, master_server::Master};
 use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,6 +19,7 @@ use crate::metrics::{MasterMetrics, Rpc};
 /// The API on the client port. It listens before there is a cluster, and says so until there is one.
 pub(crate) struct Api {
     node: NodeId,
+    network: Arc<dyn Network>,
     metrics: Arc<MasterMetrics>,
     services: ArcSwapOption<Services>,
     waiting: arc_swap::ArcSwap<String>,
@@ -26,15 +27,20 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn new(node: NodeId, metrics: Arc<MasterMetrics>) -> Arc<Self> {
+    pub(crate) fn new(node: NodeId, network: Arc<dyn Network>, metrics: Arc<MasterMetrics>) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
         let shedder = Shedder::new(metrics.calls_shed.clone());
-        Arc::new(Self { node, metrics, services: ArcSwapOption::empty(), waiting, shedder })
+        Arc::new(Self { node, network, metrics, services: ArcSwapOption::empty(), waiting, shedder })
     }
 
     /// Starts to answer calls with `services`.
     pub(crate) fn open(&self, services: Arc<Services>) {
         self.services.store(Some(services));
+    }
+
+    /// The network over which other masters are asked.
+    pub(crate) fn network(&self) -> &dyn Network {
+        self.network.as_ref()
     }
 
     /// This master's id.

@@ -7,6 +7,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{self, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use mc_net::Network;
 use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -78,8 +79,12 @@ where
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(refusal)) => refusal,
             Err(_) => {
-                let (Missing::Again(why) | Missing::Unknown(why)) =
-                    asked.unanswered(format!("this master has no answer within {WITHIN:?}"));
+                // A leader that reaches no majority waits for one.
+                let why = match services.coordinator.leader() {
+                    Some(_) => format!("this master has no answer within {WITHIN:?}"),
+                    None => services.coordinator.not_leader().to_string(),
+                };
+                let (Missing::Again(why) | Missing::Unknown(why)) = asked.unanswered(why);
                 return Err(why);
             }
         };
@@ -88,11 +93,13 @@ where
             return Ok((StatusCode::MISDIRECTED_REQUEST, format!("{refusal}\n")).into_response());
         }
         let why = match services.coordinator.leader_http() {
-            Some(leader) => match asked.forward(&leader, services.coordinator.raft.timing(), end).await {
-                Ok(response) => return Ok(response),
-                Err(Missing::Unknown(why)) => return Err(why),
-                Err(Missing::Again(why)) => format!("{why}: try again shortly"),
-            },
+            Some(leader) => {
+                match asked.forward(api.network(), &leader, services.coordinator.raft.timing(), end).await {
+                    Ok(response) => return Ok(response),
+                    Err(Missing::Unknown(why)) => return Err(why),
+                    Err(Missing::Again(why)) => format!("{why}: try again shortly"),
+                }
+            }
             None => services.coordinator.not_leader().to_string(),
         };
         if Instant::now() + 2 * PAUSE >= end {
@@ -107,7 +114,13 @@ impl Asked {
     ///
     /// A leader may have another one after it once `election_max` is over, so a connection gets no longer, and a read, which
     /// another leader can answer as well, twice that: two round trips of a leader that lives, and one to its followers.
-    async fn forward(&self, leader: &str, timing: RaftTiming, end: Instant) -> Result<Response, Missing> {
+    async fn forward(
+        &self,
+        network: &dyn Network,
+        leader: &str,
+        timing: RaftTiming,
+        end: Instant,
+    ) -> Result<Response, Missing> {
         let mut request = http::Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
@@ -115,7 +128,7 @@ impl Asked {
         let begun = Instant::now();
         let connect_by = end.min(begun + timing.election_max);
         let end = if self.reads() { end.min(begun + 2 * timing.election_max) } else { end };
-        let mut answer = match timeout_at(end, exchange(leader, connect_by, request)).await {
+        let mut answer = match timeout_at(end, exchange(network, leader, connect_by, request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error @ ExchangeError::Unsent { .. })) => return Err(Missing::Again(error.to_string())),
             Ok(Err(error @ ExchangeError::Unanswered { .. })) => {

@@ -149,10 +149,13 @@ impl Default for ChannelOptions {
     }
 }
 
-/// Makes listeners and channels. [`TcpNetwork`] is the real one.
+/// Makes listeners, connections and channels. [`TcpNetwork`] is the real one.
 pub trait Network: Send + Sync + fmt::Debug {
     /// Binds `address` (`ip:port`; port 0 picks a free one).
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>>;
+
+    /// Connects to `address` (`host:port`, IPv6 in brackets). The caller bounds the time.
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>>;
 
     /// Returns a channel to `address` (`host:port`, IPv6 in brackets). It connects at its first call and reconnects
     /// automatically. Each connect resolves the name again.
@@ -189,6 +192,10 @@ impl Network for TcpNetwork {
             });
             Ok(Listener { address, incoming: Box::pin(incoming) })
         })
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        Box::pin(async move { Ok(Connection::new(crate::connect(address).await?)) })
     }
 
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {

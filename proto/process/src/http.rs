@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use mc_net::{Connection, Greeting, Listener, Room, Rules};
+use mc_net::{Connection, Greeting, Listener, Network, Room, Rules, TcpNetwork};
 
 use crate::descriptors::descriptor_limit;
 
@@ -177,11 +177,12 @@ impl From<ExchangeError> for io::Error {
 /// # Errors
 /// [`ExchangeError`]
 pub async fn exchange(
+    network: &dyn Network,
     address: &str,
     connect_by: Instant,
     request: http::Request<Bytes>,
 ) -> Result<http::Response<Bytes>, ExchangeError> {
-    let stream = timeout_at(connect_by, mc_net::connect(address)).await;
+    let stream = timeout_at(connect_by, network.connect(address)).await;
     let stream =
         stream.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")));
     let mut stream =
@@ -231,7 +232,7 @@ pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     let request = http::Request::builder().method(method).uri(path).body(Bytes::new()).map_err(invalid)?;
     let end = Instant::now() + REQUEST_WITHIN;
-    let answer = timeout_at(end, exchange(address, end, request)).await??;
+    let answer = timeout_at(end, exchange(&TcpNetwork, address, end, request)).await??;
     let body = String::from_utf8_lossy(answer.body()).into_owned();
     Ok((answer.status().as_u16(), body))
 }

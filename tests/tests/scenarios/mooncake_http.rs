@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_net::TcpNetwork;
 use mc_process::http::exchange;
 use mc_tests::{Cluster, http_get, until};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 async fn get(address: &str, path: &str) -> (u16, String, Option<String>, String) {
     let request = tonic::codegen::http::Request::get(path).body(Bytes::new()).unwrap();
     let connect_by = Instant::now() + Duration::from_secs(10);
-    let answer = exchange(address, connect_by, request).await.unwrap();
+    let answer = exchange(&TcpNetwork, address, connect_by, request).await.unwrap();
     let header = |name| Some(answer.headers().get(name)?.to_str().unwrap().to_owned());
     let text = String::from_utf8(answer.body().to_vec()).unwrap();
     (answer.status().as_u16(), header("content-type").unwrap_or_default(), header("mc-next"), text)

@@ -118,10 +118,6 @@ impl Caller {
         }
     }
 
-    pub(crate) fn masters(&self) -> usize {
-        self.masters.len()
-    }
-
     pub(crate) async fn elsewhere(&mut self) {
         self.anyone();
         sleep(Duration::from_millis(self.rng.within(2..20))).await;

@@ -10,9 +10,6 @@ use crate::client::Client;
 use crate::machine::HTTP;
 use crate::net::address_of;
 
-/// Redirects that one operation follows.
-const REDIRECTS: usize = 4;
-
 impl Client {
     /// Changes an entry: sets it twice as often as it deletes it.
     pub(crate) async fn change_entry(&mut self, key: &str) {
@@ -50,25 +47,13 @@ impl Client {
         true
     }
 
-    /// Returns the code and body of the answer of the master that leads; `None` when there is none in time.
+    /// Returns the code and body of a master's answer; `None` when there is none in time.
     async fn call(&mut self, method: &str, key: &str, body: &str) -> Option<(u16, String)> {
-        for _ in 0..REDIRECTS {
-            let exchange = self.exchange(method, key, body);
-            let (code, head, body) = match timeout(self.caller.patience, exchange).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) | Err(_) => return None,
-            };
-            if code != 307 {
-                return Some((code, body));
-            }
-            let leader =
-                (0..self.caller.masters()).find(|at| head.contains(&address_of(*at, HTTP).to_string()));
-            self.caller.at = leader?;
-        }
-        None
+        let exchange = self.exchange(method, key, body);
+        timeout(self.caller.patience, exchange).await.ok()?.ok()
     }
 
-    async fn exchange(&self, method: &str, key: &str, body: &str) -> io::Result<(u16, String, String)> {
+    async fn exchange(&self, method: &str, key: &str, body: &str) -> io::Result<(u16, String)> {
         let mut stream = self.net.dial(self.host, address_of(self.caller.at, HTTP)).await?;
         let request = format!(
             "{method} /metadata?key={key} HTTP/1.1\r\nhost: master\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -79,6 +64,6 @@ impl Client {
         stream.read_to_string(&mut answer).await?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        Ok((code.ok_or(io::ErrorKind::InvalidData)?, head.to_owned(), body.to_owned()))
+        Ok((code.ok_or(io::ErrorKind::InvalidData)?, body.to_owned()))
     }
 }

@@ -486,6 +486,13 @@ impl Network for HostNetwork {
         })
     }
 
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        Box::pin(async move {
+            let address: SocketAddr = address.parse().map_err(io::Error::other)?;
+            Ok(Connection::new(self.net.dial(self.host, address).await?))
+        })
+    }
+
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
         let (net, host) = (self.net.clone(), self.host);
         let connector = tower::service_fn(move |uri: Uri| {

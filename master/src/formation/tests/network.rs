@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
-use mc_net::{ChannelOptions, Listener, Network, TcpNetwork, endpoint};
+use mc_net::{ChannelOptions, Connection, Listener, Network, TcpNetwork, endpoint};
 use mc_proto::v1::{raft_client::RaftClient, raft_server::Raft, raft_server::RaftServer, *};
 use mc_types::{ClusterId, NodeId};
 use parking_lot::Mutex;
@@ -72,6 +72,10 @@ pub(super) struct TestNetwork(pub(super) Names);
 impl Network for TestNetwork {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
         Box::pin(async move { TcpNetwork.listen(address).await })
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        TcpNetwork.connect(address)
     }
 
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {

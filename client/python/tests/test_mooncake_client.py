@@ -193,7 +193,7 @@ def test_each_flag_of_upstream_is_in_the_table() -> None:
         flag.read(flag.default)
 
 
-# What is said on the port.
+# The introduction.
 
 SAID = Introduction("a:1,b:2", "h:3", "default", "tcp", "")
 

@@ -164,7 +164,7 @@ def test_mistakes(argument: str, words: str) -> None:
     assert words in refusal(*argument.split())
 
 
-# What a flag becomes.
+# Translation of flags.
 
 
 def test_without_flags() -> None:

@@ -69,7 +69,7 @@ struct Results {
     data: BTreeMap<String, KeyResult>,
 }
 
-/// What is known of one key. Replicas lie in memory alone, so the other lists are never there.
+/// Result of one key. All replicas are in memory, so the other lists are always null.
 #[derive(Serialize)]
 struct KeyResult {
     ok: bool,

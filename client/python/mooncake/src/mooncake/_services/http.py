@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
 _BACKLOG = 128
-# Seconds for the head of a request, those that a body or an answer may take besides at the slowest rate, and those without a byte of it.
+# Time limit, in seconds, of the head of a request and of a silence. A body or an answer may also take its length at the slowest rate.
 _PATIENCE = 10.0
 _SLOWEST = 64 * 1024
 _PIECE = 64 * 1024
-# Of a Content-Length.
+# Maximum number of digits of a Content-Length.
 _MOST_DIGITS = 18
 # Read and thrown away after a refusal, so that the answer is not lost to a reset of the connection.
 _DISCARDED = 16 << 20

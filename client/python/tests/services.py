@@ -10,10 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cluster import LOOPBACK, PATIENCE, until
+from mooncake._services.flags import Flag, markdown
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs/mooncake.md"
+# Read here: the fixtures take such variables away.
+BLESS = bool(os.environ.get("MC_BLESS"))
 
 
 def script(name: str) -> list[str]:
@@ -66,6 +73,35 @@ class Service:
     def code(self) -> int:
         """Waits for the end of a process that ends by itself."""
         return self.process.wait(PATIENCE)
+
+
+Start = Callable[..., Service]
+
+
+@contextmanager
+def starting(directory: Path, command: list[str]) -> Iterator[Start]:
+    """Starts services with more arguments, and kills those that are left."""
+    services: list[Service] = []
+
+    def start(*arguments: str, **environ: str) -> Service:
+        services.append(Service(directory, [*command, *arguments], **environ))
+        return services[-1]
+
+    try:
+        yield start
+    finally:
+        for service in services:
+            service.end(signal.SIGKILL)
+
+
+def check_guide(program: str, table: Mapping[str, Flag]) -> None:
+    """The guide has the table of the flags. With MC_BLESS it gets it."""
+    begin, end = f"<!-- flags of {program} -->", f"<!-- end of {program} -->"
+    section = f"{begin}\n\n{markdown(table)}\n{end}"
+    if BLESS:
+        head, _, rest = GUIDE.read_text().partition(begin)
+        GUIDE.write_text(head + section + rest.partition(end)[2])
+    assert section in GUIDE.read_text(), "write it with MC_BLESS=1"
 
 
 def ask(

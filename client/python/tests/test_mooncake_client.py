@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MIB
-from services import Service, ask, ask_json, script
+from services import Start, ask, ask_json, check_guide, script, starting
 
 from cluster import LOOPBACK, PATIENCE, Cluster, free_ports, until
 from mooncake import _introduction
 from mooncake._introduction import Introduction, NoIntroduction, Reception
 from mooncake._services.client_flags import TABLE
-from mooncake._services.flags import Effect, markdown
+from mooncake._services.flags import Effect
 from mooncake.store import MooncakeDistributedStore
-
-GUIDE = Path(__file__).resolve().parents[3] / "docs/mooncake.md"
-# Read here: the fixtures take such variables away.
-BLESS = bool(os.environ.get("MC_BLESS"))
-
-Start = Callable[..., Service]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    services: list[Service] = []
-
-    def started(*arguments: str, **environ: str) -> Service:
-        service = Service(tmp_path, [*script("mooncake_client"), *arguments], **environ)
-        services.append(service)
-        return service
-
-    yield started
-    for service in services:
-        service.end(signal.SIGKILL)
+    with starting(tmp_path, script("mooncake_client")) as start:
+        yield start
 
 
 @pytest.fixture
@@ -176,12 +161,7 @@ def test_help_and_version(start: Start) -> None:
 
 
 def test_the_guide_has_the_table() -> None:
-    table = f"<!-- flags of mooncake_client -->\n\n{markdown(TABLE)}\n<!-- end of mooncake_client -->"
-    text = GUIDE.read_text()
-    if BLESS:
-        head, _, rest = text.partition("<!-- flags of mooncake_client -->")
-        GUIDE.write_text(head + table + rest.partition("<!-- end of mooncake_client -->")[2])
-    assert table in GUIDE.read_text(), "write it with MC_BLESS=1"
+    check_guide("mooncake_client", TABLE)
 
 
 def test_each_flag_of_upstream_is_in_the_table() -> None:

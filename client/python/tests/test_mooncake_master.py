@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tempfile
 from pathlib import Path
@@ -10,19 +9,15 @@ from typing import Any
 
 import pytest
 from conftest import MIB
-from services import Service, ask, script
+from services import Service, ask, check_guide, script
 
 from cluster import LOOPBACK, free_ports, until
 from mooncake._services.config_file import read_config
 from mooncake._services.executables import named
-from mooncake._services.flags import Effect, FlagError, Given, markdown, parse
+from mooncake._services.flags import Effect, FlagError, Given, parse
 from mooncake._services.master import Command, Host, command
 from mooncake._services.master_flags import TABLE
 from mooncake.store import MooncakeDistributedStore
-
-GUIDE = Path(__file__).resolve().parents[3] / "docs/mooncake.md"
-# Read here: the fixtures take such variables away.
-BLESS = bool(os.environ.get("MC_BLESS"))
 
 
 def address_of(host: str) -> str:
@@ -362,12 +357,7 @@ def test_a_file_that_is_missing() -> None:
 
 
 def test_the_guide_has_the_table() -> None:
-    table = f"<!-- flags of mooncake_master -->\n\n{markdown(TABLE)}\n<!-- end -->"
-    text = GUIDE.read_text()
-    if BLESS:
-        head, _, rest = text.partition("<!-- flags of mooncake_master -->")
-        GUIDE.write_text(head + table + rest.partition("<!-- end -->")[2])
-    assert table in GUIDE.read_text(), "write it with MC_BLESS=1"
+    check_guide("mooncake_master", TABLE)
 
 
 def test_each_flag_of_upstream_is_in_the_table() -> None:

@@ -6,33 +6,23 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MIB
-from services import Service, ask, ask_json, module, script
+from services import Service, Start, ask, ask_json, module, script, starting
 
 from cluster import LOOPBACK, PATIENCE, Cluster, free_ports, until
 from mooncake.mooncake_config import MooncakeConfig, override
 from mooncake.store import MooncakeDistributedStore
 
-Start = Callable[..., Service]
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    services: list[Service] = []
-
-    def started(*arguments: str, **environ: str) -> Service:
-        service = Service(tmp_path, [*module("mooncake_store_service"), *arguments], **environ)
-        services.append(service)
-        return service
-
-    yield started
-    for service in services:
-        service.end(signal.SIGKILL)
+    with starting(tmp_path, module("mooncake_store_service")) as start:
+        yield start
 
 
 @pytest.fixture

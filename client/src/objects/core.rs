@@ -201,13 +201,16 @@ pub(crate) fn device_error(what: &'static str, why: &DeviceError) -> Error {
     Error::definite(what, Code::TransferFail, "this client", why.to_string()).advised()
 }
 
+/// Returns the error of a call that got no buffer for memory of GPUs by its deadline.
+pub(super) fn no_buffer_error(what: &'static str) -> Error {
+    Error::definite(what, Code::RpcTimeout, "this client", TransferError::NoBuffer.to_string()).advised()
+}
+
 /// Returns the error of a transfer that failed in this process, as it would with any store.
 pub(crate) fn error_of_this_client(what: &'static str, error: &TransferError) -> Option<Error> {
     match error {
         TransferError::Device(why) => Some(device_error(what, why)),
-        TransferError::NoBuffer => {
-            Some(Error::definite(what, Code::RpcTimeout, "this client", error.to_string()).advised())
-        }
+        TransferError::NoBuffer => Some(no_buffer_error(what)),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::batch::IN_FLIGHT;
-use super::core::{Core, check_key, device_error, item_error, nonsense};
+use super::core::{Core, check_key, device_error, item_error, no_buffer_error, nonsense};
 use super::destination::{Destination, Got};
 use super::keys::{key_chunks, read_error};
 use crate::Error;
@@ -71,6 +71,8 @@ pub(super) struct Slot<'a> {
     open: Open,
     /// Number of rounds in which reading it failed.
     failures: usize,
+    /// Whether the latest read got no buffer for memory of GPUs, so that a store is not to blame.
+    no_buffer: bool,
 }
 
 /// The leader's answer about where objects lie.
@@ -199,7 +201,7 @@ impl Core {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             slot.failures += usize::from(slot.open == Open::Failed);
             match slot.open {
-                _ if now >= deadline => slot.result = Some(Err(late())),
+                _ if now >= deadline => slot.result = Some(Err(slot.late())),
                 Open::Expired => expired = true,
                 Open::Failed if slot.failures < TRIES => {}
                 Open::Failed | Open::Nowhere => {
@@ -352,6 +354,7 @@ impl Core {
             }
             Err(error) => {
                 tracing::debug!("{error}");
+                slot.no_buffer = matches!(error, TransferError::NoBuffer);
                 match error {
                     // No other replica helps.
                     TransferError::Device(why) => {
@@ -426,6 +429,7 @@ impl<'a> Slot<'a> {
             last_resort: false,
             open: Open::Nowhere,
             failures: 0,
+            no_buffer: false,
         }
     }
 
@@ -445,6 +449,11 @@ impl<'a> Slot<'a> {
         if self.open == Open::Nowhere {
             self.open = Open::Expired;
         }
+    }
+
+    /// Returns the error of a read that did not end by its deadline.
+    fn late(&self) -> Error {
+        if self.no_buffer { no_buffer_error("get") } else { late() }
     }
 
     /// Prepares to read from an object that the leader has described.
@@ -540,7 +549,7 @@ impl<'a> Slot<'a> {
             // It may wait for others.
             true => timeout_at(deadline, self.destination.deliver_to_device(&value, transport))
                 .await
-                .unwrap_or_else(|_| Err(late())),
+                .unwrap_or_else(|_| Err(no_buffer_error("get"))),
             false => self.destination.deliver(value),
         };
         self.result = Some(delivered.map(Some));

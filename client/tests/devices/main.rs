@@ -342,10 +342,13 @@ async fn an_address_that_the_driver_cannot_tell_fails_its_item_alone() {
 }
 
 #[tokio::test]
-async fn a_put_that_gets_no_buffer_by_its_deadline_blames_no_store() {
+async fn a_call_that_gets_no_buffer_by_its_deadline_blames_no_store() {
     let fake = Fake::get();
     let cluster = Cluster::start(1);
-    let client = uncached(&cluster).await;
+    let client = cluster.builder().local_cache(ByteSize(0)).get_timeout(Duration::from_secs(1));
+    let client = client.connect().await.unwrap();
+    client.put("there", b"value").await.unwrap();
+    let before = cluster.world.lock().tried.len();
     // Given: two calls to slow stores, each with three pieces under way, so that they have all buffers.
     for store in [STORE_A, STORE_B] {
         cluster.world.lock().stores.insert(store, StoreHealth::Held);
@@ -354,19 +357,22 @@ async fn a_put_that_gets_no_buffer_by_its_deadline_blames_no_store() {
     let slow =
         futures::future::join(put(&client, "one", vec![all(large)]), put(&client, "two", vec![all(large)]));
     let slow = std::pin::pin!(slow);
-    let tried = || cluster.world.lock().tried.len();
+    let tried = || cluster.world.lock().tried.len() - before;
     let late = async {
         until("both have their buffers", || tried() == 6).await;
         let items = vec![PutFromRaw::new("late", vec![all(fake.holding(b"value", 0))])];
         let options = PutOptions::default().with_deadline(Duration::from_secs(1));
-        client.batch_put_from_raw(items, &options).await.remove(0)
+        let late_get = get(&client, "there", vec![all(fake.allocate(5, 0))]).await.unwrap_err();
+        [client.batch_put_from_raw(items, &options).await.remove(0).unwrap_err(), late_get]
     };
     let late = tokio::select! {
         _ = slow => panic!("their stores are held"),
-        late = late => late.unwrap_err(),
+        late = late => late,
     };
-    assert_eq!((late.code, late.is_unknown(), &*late.at), (Code::RpcTimeout, false, "this client"));
-    assert!(late.why.contains("no buffer for memory of GPUs"), "{late}");
+    for late in late {
+        assert_eq!((late.code, late.is_unknown(), &*late.at), (Code::RpcTimeout, false, "this client"));
+        assert!(late.why.contains("no buffer for memory of GPUs"), "{late}");
+    }
     assert!(tried() == 6 && cluster.world.lock().avoided.is_empty(), "no store was tried or left out");
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -24,7 +25,8 @@ const ABORT_WITHIN: Duration = Duration::from_secs(1);
 /// Errors and panics are the exception, because the process may abort right after them, and its threads end with it: they
 /// wait for the thread, but not for a reader that takes nothing ([`Self::flush_for_abort`]).
 ///
-/// The thread holds no lock while it writes, so nothing that takes one waits for the pipe.
+/// The thread holds no lock while it writes, not even the standard library's for standard error, so nothing that takes one
+/// waits for the pipe.
 #[derive(Clone)]
 pub(crate) struct Lines(Arc<Shared>);
 
@@ -46,7 +48,7 @@ impl Lines {
     ///
     /// # Errors
     /// The system's error if there is no thread.
-    pub(crate) fn start(out: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(out: impl AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Shared { queue: Mutex::default(), changed: Condvar::new(), dropped: AtomicU64::new(0) };
         let lines = Self(Arc::new(shared));
         let writer = lines.clone();
@@ -101,7 +103,7 @@ impl Lines {
         self.0.dropped.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn write_on(&self, mut out: impl Write + AsFd) {
+    fn write_on(&self, out: impl AsFd) {
         let mut batch = Vec::new();
         loop {
             let mut queue = self.0.queue.lock();
@@ -115,7 +117,7 @@ impl Lines {
             std::mem::swap(&mut batch, &mut queue.waiting);
             drop(queue);
             // The reader is gone, or the disk is full: there is no other place to say so.
-            if let Err(left) = written(&mut out, &batch) {
+            if let Err(left) = written(&out, &batch) {
                 self.drop_lines(left);
             }
         }
@@ -124,13 +126,13 @@ impl Lines {
 
 /// Writes all of `lines`, or returns the rest that `out` does not take. Another process can have made a pipe that it shares
 /// with this one non-blocking; a full one is waited for all the same.
-fn written<'a>(out: &mut (impl Write + AsFd), mut lines: &'a [u8]) -> Result<(), &'a [u8]> {
+fn written<'a>(out: &impl AsFd, mut lines: &'a [u8]) -> Result<(), &'a [u8]> {
     while !lines.is_empty() {
-        match out.write(lines) {
+        match rustix::io::write(out, lines) {
             Ok(0) => return Err(lines),
             Ok(len) => lines = &lines[len..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
                 // A failure shows in the next write.
                 let _ = poll(&mut [PollFd::new(out, PollFlags::OUT)], None);
             }

@@ -2,9 +2,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, IsTerminal as _, stderr};
-use std::os::fd::AsFd as _;
 use std::panic::{PanicHookInfo, set_hook};
 use std::sync::OnceLock;
 use std::thread;
@@ -60,7 +58,7 @@ pub enum TelemetryError {
         /// The defect.
         why: String,
     },
-    /// Standard error can't be duplicated, or the thread that writes the lines did not start.
+    /// The thread that writes the lines did not start.
     #[error("the log did not start to write to standard error: {0}")]
     Writer(io::Error),
     /// This process already has a subscriber.
@@ -101,9 +99,7 @@ pub fn init(options: &LogOptions) -> Result<Log, TelemetryError> {
     let filter = EnvFilter::builder()
         .parse(&options.log)
         .map_err(|err| TelemetryError::Filter { filter: options.log.clone(), why: err.to_string() })?;
-    // Not `stderr()`, whose lock everything else that prints there would wait for.
-    let out = stderr().as_fd().try_clone_to_owned().map(File::from);
-    let lines = out.and_then(Lines::start).map_err(TelemetryError::Writer)?;
+    let lines = Lines::start(stderr()).map_err(TelemetryError::Writer)?;
     LINES.set(lines.clone()).map_err(|_| TelemetryError::Twice)?;
     let registry = tracing_subscriber::registry().with(filter);
     let writer = lines.clone();

@@ -3,6 +3,7 @@
 mod args;
 mod calls;
 mod client;
+mod engine;
 mod error;
 mod logs;
 mod memory;
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<store::Store>()?;
+    module.add_class::<engine::Engine>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<memory::BufferHandle>()?;
     module.add_class::<memory::Export>()?;

@@ -1,4 +1,4 @@
-"""Mooncake's transfer engine, as far as engines need it to start with a pool.
+"""Mooncake's transfer engine, over TCP.
 
 An upstream installation further down `sys.path` has the real one, and then this module is that one.
 """
@@ -23,7 +23,8 @@ def _upstream() -> ModuleSpec | None:
 
 _spec = _upstream()
 if _spec is None or _spec.loader is None:
-    from .transfer_engine import (
+    from .transfer_engine import InnerTransferEngine, Read, TransferEngine, TransferNotify, TransferOpcode, Write
+    from .unsupported import (
         SUPPORT_CUDA,
         SUPPORT_EFA,
         SUPPORT_HIP,
@@ -32,18 +33,12 @@ if _spec is None or _spec.loader is None:
         SUPPORT_MULTI_PROTOCOL,
         SUPPORT_MUSA,
         CoroRPCInterface,
-        InnerTransferEngine,
-        Read,
         ReceivedData,
         ReceivedTensor,
         RpcInterface,
         ScatterTransferCompletionStatus,
         ScatterTransferTicket,
         SharedSegment,
-        TransferEngine,
-        TransferNotify,
-        TransferOpcode,
-        Write,
         create_rpc_client,
         create_rpc_server,
     )

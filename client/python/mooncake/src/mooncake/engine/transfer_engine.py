@@ -1,21 +1,37 @@
-"""A transfer engine that starts and moves nothing.
-
-SGLang's HiCache creates one before its store, checks that `initialize` succeeds, announces its port, and hands the
-result of `get_engine` to `setup`. That much is here. Transfers between engines are not part of the pool.
-"""
+"""A transfer engine over TCP: copies memory of hosts between processes, with the calls of Mooncake's."""
 
 from __future__ import annotations
 
+import ctypes
 import enum
+import json
 import logging
-import socket
-from collections.abc import Callable
-from typing import NoReturn
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from mc import _native
+from mooncake._addresses import split_host_port
+
+from .directory import Directory, NoPeer, directory
+from .unsupported import missing
 
 _log = logging.getLogger(__name__)
 
 OK = 0
+# Upstream's codes (mooncake-transfer-engine/include/error.h).
 INVALID_ARGUMENT = -1
+NOT_REGISTERED = -3
+OVERLAPPED = -7
+SOCKET = -102
+NO_BATCH = 0
+
+# RDMA is the engines' default. Its peers are reached over TCP instead.
+_PROTOCOLS = frozenset({"", "tcp", "rdma"})
+_TIMEOUT_SECONDS = 30
+_SHORTEST_TIMEOUT_SECONDS = 5
 
 
 class TransferOpcode(enum.Enum):
@@ -31,12 +47,15 @@ class TransferOpcode(enum.Enum):
         return int(self.value)
 
 
+# The class below has an attribute of this name.
+_Opcode: TypeAlias = TransferOpcode
+
 Read = TransferOpcode.Read
 Write = TransferOpcode.Write
 
 
 class TransferNotify:
-    """Message that upstream sends with a transfer."""
+    """Words that reach the peer after the bytes of a transfer."""
 
     def __init__(self, name: str = "", msg: str = "") -> None:
         self.name = name
@@ -47,163 +66,400 @@ class InnerTransferEngine:
     """Result of `get_engine`. The store accepts it, and opens connections of its own."""
 
 
-class Missing(NotImplementedError):
-    """A name of upstream's transfer engine without a counterpart here."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"mooncake.engine.{name}: mc-kvcache-mooncake has the store, and no transfers between engines. Install"
-            " mooncake-transfer-engine into a directory of its own, and put it behind this package on PYTHONPATH"
-        )
-
-
-def _missing(name: str) -> Callable[..., NoReturn]:
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
-        """NotImplementedError."""
-        raise Missing(name)
-
-    refuse.__name__ = name.rpartition(".")[2]
-    refuse.__qualname__ = name
-    return refuse
-
-
 class TransferEngine:
-    """Holds a port and an identity. Every call that moves or announces memory raises NotImplementedError."""
+    """Registers memory of this process, lets peers read and write it, and reads and writes theirs.
 
-    TransferOpcode = TransferOpcode
+    Whoever reaches its port can do both, as with upstream's. Calls answer 0, or a negative number whose reason is in the log.
+    All of them may be made on any thread.
+    """
 
     def __init__(self) -> None:
         self._inner = InnerTransferEngine()
-        self._reserved: socket.socket | None = None
+        self._engine: _native.Engine | None = None
+        self._directory: Directory | None = None
+        self._buffers: dict[int, mmap.mmap] = {}
+
+    def __del__(self) -> None:
+        # Before the memory, which peers reach until then.
+        self._engine = None
+        self._buffers = {}
 
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, /) -> int:
-        """Reserve a port on this host. 0, or negative if there is none."""
-        del metadata_server, protocol, device_name
-        if self._reserved is not None:
+        """Listen on a port of `local_hostname`, and announce it to a metadata server if there is one."""
+        del device_name
+        if self._engine is not None:
             return OK
-        family = socket.AF_INET6 if local_hostname.count(":") > 1 else socket.AF_INET
-        # Bound and never listening: nobody else gets the port, and whoever connects to it is refused at once.
-        reserved = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            reserved.bind(("", 0))
-        except OSError as error:
-            _log.error("cannot reserve a port for the transfer engine of %s: %s", local_hostname, error)
-            reserved.close()
+        if protocol not in _PROTOCOLS:
+            _log.error("cannot transfer by %r: this engine has TCP. Install mooncake-transfer-engine for the other fabrics", protocol)
             return INVALID_ARGUMENT
-        self._reserved = reserved
+        host = split_host_port(local_hostname)[0]
+        try:
+            found = directory(metadata_server)
+            engine = _native.Engine(host, _timeout())
+            _announce(found, local_hostname, host, engine)
+        except (OSError, ValueError, RuntimeError) as error:
+            _log.error("cannot start the transfer engine of %s: %s", local_hostname, error)
+            return INVALID_ARGUMENT
+        weakref.finalize(self, _withdraw, found, local_hostname, os.getpid())
+        self._engine, self._directory = engine, found
         return OK
 
     def initialize_ext(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str, /) -> int:
-        """`initialize` with the kind of metadata server, which is not needed."""
-        del metadata_type
+        """`initialize` with the scheme of the metadata server beside its address."""
+        if metadata_type and metadata_server != "P2PHANDSHAKE" and "://" not in metadata_server:
+            metadata_server = f"{metadata_type}://{metadata_server}"
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
 
     def get_rpc_port(self) -> int:
-        """The reserved port, or 0 before `initialize`."""
-        return 0 if self._reserved is None else int(self._reserved.getsockname()[1])
+        """The port, or 0 before `initialize`."""
+        return 0 if self._engine is None else self._engine.port
 
     def get_engine(self) -> InnerTransferEngine:
         """What `MooncakeDistributedStore.setup` accepts as `engine`."""
         return self._inner
 
-    allocate_managed_buffer = _missing("TransferEngine.allocate_managed_buffer")
-    batch_register_memory = _missing("TransferEngine.batch_register_memory")
-    batch_transfer_async = _missing("TransferEngine.batch_transfer_async")
-    batch_transfer_async_read = _missing("TransferEngine.batch_transfer_async_read")
-    batch_transfer_async_read_arrays = _missing("TransferEngine.batch_transfer_async_read_arrays")
-    batch_transfer_async_write = _missing("TransferEngine.batch_transfer_async_write")
-    batch_transfer_async_write_arrays = _missing("TransferEngine.batch_transfer_async_write_arrays")
-    batch_transfer_read_on_cuda = _missing("TransferEngine.batch_transfer_read_on_cuda")
-    batch_transfer_sync = _missing("TransferEngine.batch_transfer_sync")
-    batch_transfer_sync_read = _missing("TransferEngine.batch_transfer_sync_read")
-    batch_transfer_sync_read_arrays = _missing("TransferEngine.batch_transfer_sync_read_arrays")
-    batch_transfer_sync_read_pages = _missing("TransferEngine.batch_transfer_sync_read_pages")
-    batch_transfer_sync_write = _missing("TransferEngine.batch_transfer_sync_write")
-    batch_transfer_sync_write_arrays = _missing("TransferEngine.batch_transfer_sync_write_arrays")
-    batch_transfer_sync_write_pages = _missing("TransferEngine.batch_transfer_sync_write_pages")
-    batch_transfer_write_on_cuda = _missing("TransferEngine.batch_transfer_write_on_cuda")
-    batch_unregister_memory = _missing("TransferEngine.batch_unregister_memory")
-    free_managed_buffer = _missing("TransferEngine.free_managed_buffer")
-    get_batch_transfer_status = _missing("TransferEngine.get_batch_transfer_status")
-    get_engine_ptr = _missing("TransferEngine.get_engine_ptr")
-    get_first_buffer_address = _missing("TransferEngine.get_first_buffer_address")
-    get_local_topology = _missing("TransferEngine.get_local_topology")
-    get_notifies = _missing("TransferEngine.get_notifies")
-    read_bytes_from_buffer = _missing("TransferEngine.read_bytes_from_buffer")
-    register_memory = _missing("TransferEngine.register_memory")
-    scatter_transfer_sync_read_with_ticket = _missing("TransferEngine.scatter_transfer_sync_read_with_ticket")
-    scatter_transfer_sync_write_with_ticket = _missing("TransferEngine.scatter_transfer_sync_write_with_ticket")
-    send_probe = _missing("TransferEngine.send_probe")
-    submit_scatter_read = _missing("TransferEngine.submit_scatter_read")
-    submit_scatter_write = _missing("TransferEngine.submit_scatter_write")
-    transfer_check_status = _missing("TransferEngine.transfer_check_status")
-    transfer_read_on_cuda = _missing("TransferEngine.transfer_read_on_cuda")
-    transfer_submit_write = _missing("TransferEngine.transfer_submit_write")
-    transfer_sync = _missing("TransferEngine.transfer_sync")
-    transfer_sync_read = _missing("TransferEngine.transfer_sync_read")
-    transfer_sync_write = _missing("TransferEngine.transfer_sync_write")
-    transfer_write_on_cuda = _missing("TransferEngine.transfer_write_on_cuda")
-    unregister_memory = _missing("TransferEngine.unregister_memory")
-    warmup_efa_segment = _missing("TransferEngine.warmup_efa_segment")
-    write_bytes_to_buffer = _missing("TransferEngine.write_bytes_to_buffer")
+    def get_local_topology(self, device_name: str | None = None) -> str:
+        """Devices of this host that transfers use: none."""
+        del device_name
+        return json.dumps({"cpu:0": [[], []]})
 
-    def __del__(self) -> None:
-        reserved = getattr(self, "_reserved", None)
-        if reserved is not None:
-            reserved.close()
+    # Memory.
+
+    def register_memory(self, buffer_addr: int, capacity: int, location: str = "*", *, remote_accessible: bool = True) -> int:
+        """Let transfers use memory of the host. -7 if part of it is registered already."""
+        del location
+
+        def register(engine: _native.Engine) -> int:
+            try:
+                engine.register(buffer_addr, capacity, remote_accessible)
+            except (ValueError, NotImplementedError) as error:
+                _log.error("cannot register memory: %s", error)
+                return OVERLAPPED if buffer_addr and capacity and isinstance(error, ValueError) else INVALID_ARGUMENT
+            return OK
+
+        return self._with_engine("register memory", register)
+
+    def unregister_memory(self, buffer_addr: int, /) -> int:
+        """End the use of memory. When this returns, it may be freed. -3 if none is registered there."""
+
+        def unregister(engine: _native.Engine) -> int:
+            try:
+                engine.unregister(buffer_addr)
+            except ValueError as error:
+                _log.error("cannot unregister memory: %s", error)
+                return NOT_REGISTERED
+            return OK
+
+        return self._with_engine("unregister memory", unregister)
+
+    def batch_register_memory(self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*") -> int:
+        """`register_memory` of all, or of none."""
+        if len(buffer_addresses) != len(capacities):
+            _log.error("cannot register memory: %d addresses and %d capacities", len(buffer_addresses), len(capacities))
+            return INVALID_ARGUMENT
+        registered: list[int] = []
+        for address, capacity in zip(buffer_addresses, capacities, strict=True):
+            code = self.register_memory(address, capacity, location)
+            if code != OK:
+                for one in registered:
+                    self.unregister_memory(one)
+                return code
+            registered.append(address)
+        return OK
+
+    def batch_unregister_memory(self, buffer_addresses: Sequence[int], /) -> int:
+        """`unregister_memory` of all, and the first error."""
+        codes = [self.unregister_memory(address) for address in buffer_addresses]
+        return next((code for code in codes if code != OK), OK)
+
+    def allocate_managed_buffer(self, length: int, /) -> int:
+        """Address of so many new bytes, which are registered; 0 if there are none."""
+        try:
+            memory = mmap.mmap(-1, length)
+        except (OSError, ValueError, OverflowError) as error:
+            _log.error("cannot allocate %d bytes: %s", length, error)
+            return 0
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        if self.register_memory(address, length) != OK:
+            return 0
+        self._buffers[address] = memory
+        return address
+
+    def free_managed_buffer(self, buffer_addr: int, length: int, /) -> int:
+        """Free what `allocate_managed_buffer` returned."""
+        del length
+        if buffer_addr not in self._buffers:
+            _log.error("cannot free %#x: it was not allocated here, or has been freed", buffer_addr)
+            return INVALID_ARGUMENT
+        code = self.unregister_memory(buffer_addr)
+        self._buffers.pop(buffer_addr, None)
+        return code
+
+    def write_bytes_to_buffer(self, dest_address: int, src: bytes | str, length: int, /) -> int:
+        """Copy bytes into registered memory of this process."""
+        source = src.encode() if isinstance(src, str) else src
+        if length > len(source) or not self._holds(dest_address, length):
+            _log.error(
+                "cannot write %d bytes to %#x: they don't lie in one piece of registered memory, or are too few", length, dest_address
+            )
+            return INVALID_ARGUMENT
+        ctypes.memmove(dest_address, source, length)
+        return OK
+
+    def read_bytes_from_buffer(self, source_address: int, length: int, /) -> bytes:
+        """Bytes of registered memory of this process; none if it is not registered."""
+        if not self._holds(source_address, length):
+            _log.error("cannot read %d bytes from %#x: they don't lie in one piece of registered memory", length, source_address)
+            return b""
+        return ctypes.string_at(source_address, length)
+
+    def _holds(self, address: int, length: int) -> bool:
+        return self._engine is not None and self._engine.holds(address, length)
+
+    # Transfers. Hints name fabrics and cards, of which there are none.
+
+    def transfer_sync_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = "", nic_hint: str = ""
+    ) -> int:
+        """Write memory of the peer."""
+        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, Write)
+
+    def transfer_sync_read(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = "", nic_hint: str = ""
+    ) -> int:
+        """Read memory of the peer."""
+        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, Read)
+
+    def batch_transfer_sync_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Write several pieces of the peer's memory."""
+        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, Write)
+
+    def batch_transfer_sync_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Read several pieces of the peer's memory."""
+        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, Read)
+
+    def transfer_sync(
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        opcode: _Opcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Copy one piece, and tell the peer afterwards."""
+        return self.batch_transfer_sync(target_hostname, [buffer], [peer_buffer_address], [length], opcode, notify)
+
+    def batch_transfer_sync(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: _Opcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Copy several pieces, and tell the peer afterwards."""
+
+        def transfer(engine: _native.Engine, host: str, port: int) -> int:
+            engine.transfer(host, port, opcode is Write, buffers, peer_buffer_addresses, lengths)
+            if notify is not None:
+                engine.notify(host, port, notify.name, notify.msg)
+            return OK
+
+        return self._with_peer("transfer", target_hostname, transfer, INVALID_ARGUMENT)
+
+    def transfer_submit_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = "", nic_hint: str = ""
+    ) -> int:
+        """Start to write memory of the peer. Number for `transfer_check_status`, or 0."""
+        return self.batch_transfer_async(target_hostname, [buffer], [peer_buffer_address], [length], Write)
+
+    def batch_transfer_async_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Start to write several pieces of the peer's memory. Number for `transfer_check_status`, or 0."""
+        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, Write)
+
+    def batch_transfer_async_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Start to read several pieces of the peer's memory. Number for `transfer_check_status`, or 0."""
+        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, Read)
+
+    def batch_transfer_async(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: _Opcode,
+        transport_hint: str = "",
+        nic_hint: str = "",
+    ) -> int:
+        """Start to copy several pieces. Number for `transfer_check_status` or `get_batch_transfer_status`, or 0.
+
+        The memory has to stay until one of the two has told the end.
+        """
+
+        def submit(engine: _native.Engine, host: str, port: int) -> int:
+            return engine.submit(host, port, opcode is Write, buffers, peer_buffer_addresses, lengths)
+
+        return self._with_peer("start a transfer", target_hostname, submit, NO_BATCH)
+
+    def transfer_check_status(self, batch_id: int, /) -> int:
+        """State of a transfer: 1 done, 0 under way, -1 failed. The number ends with the transfer."""
+        return self._with_engine("look at a transfer", lambda engine: int(engine.is_done(batch_id)))
+
+    def get_batch_transfer_status(self, batch_ids: Sequence[int], /) -> int:
+        """Wait for all: 0 once they are done, -1 if one failed."""
+
+        def wait(engine: _native.Engine) -> int:
+            code = OK
+            for batch_id in batch_ids:
+                try:
+                    engine.wait(batch_id)
+                except (RuntimeError, ValueError) as error:
+                    _log.error("a transfer failed: %s", error)
+                    code = INVALID_ARGUMENT
+            return code
+
+        return self._with_engine("wait for transfers", wait)
+
+    # Peers.
+
+    def get_first_buffer_address(self, segment_name: str, /) -> int:
+        """Address of the memory that a peer registered first, or 0."""
+
+        def first(engine: _native.Engine, host: str, port: int) -> int:
+            return next((address for address, _ in engine.registered_by(host, port)), 0)
+
+        return self._with_peer("find the memory", segment_name, first, 0)
+
+    def send_probe(self, peer_server_name: str) -> int:
+        """0 if the peer answers, -102 if it doesn't."""
+
+        def probe(engine: _native.Engine, host: str, port: int) -> int:
+            engine.probe(host, port)
+            return OK
+
+        return self._with_peer("probe", peer_server_name, probe, SOCKET)
+
+    def get_notifies(self) -> list[TransferNotify]:
+        """Words that came with transfers, each once."""
+        if self._engine is None:
+            return []
+        return [TransferNotify(name, message) for name, message in self._engine.notices()]
+
+    def warmup_efa_segment(self, segment_name: str) -> int:
+        """0: there is nothing to warm up."""
+        del segment_name
+        return OK
+
+    def _with_engine(self, what: str, call: Callable[[_native.Engine], int]) -> int:
+        if self._engine is None:
+            _log.error("cannot %s: call initialize first", what)
+            return INVALID_ARGUMENT
+        try:
+            return call(self._engine)
+        except (RuntimeError, ValueError) as error:
+            _log.error("cannot %s: %s", what, error)
+            return INVALID_ARGUMENT
+
+    def _with_peer(self, what: str, name: str, call: Callable[[_native.Engine, str, int], int], failed: int) -> int:
+        engine, names = self._engine, self._directory
+        if engine is None or names is None:
+            _log.error("cannot %s: call initialize first", what)
+            return failed
+        try:
+            return call(engine, *names.find(name))
+        except (NoPeer, ValueError) as error:
+            _log.error("cannot %s: %s", what, error)
+        except RuntimeError as error:
+            # It may have another address when it comes back.
+            names.forget(name)
+            _log.error("cannot %s: %s", what, error)
+        return failed
+
+    TransferOpcode = TransferOpcode
+
+    batch_transfer_async_read_arrays = missing("TransferEngine.batch_transfer_async_read_arrays")
+    batch_transfer_async_write_arrays = missing("TransferEngine.batch_transfer_async_write_arrays")
+    batch_transfer_read_on_cuda = missing("TransferEngine.batch_transfer_read_on_cuda")
+    batch_transfer_sync_read_arrays = missing("TransferEngine.batch_transfer_sync_read_arrays")
+    batch_transfer_sync_read_pages = missing("TransferEngine.batch_transfer_sync_read_pages")
+    batch_transfer_sync_write_arrays = missing("TransferEngine.batch_transfer_sync_write_arrays")
+    batch_transfer_sync_write_pages = missing("TransferEngine.batch_transfer_sync_write_pages")
+    batch_transfer_write_on_cuda = missing("TransferEngine.batch_transfer_write_on_cuda")
+    get_engine_ptr = missing("TransferEngine.get_engine_ptr")
+    scatter_transfer_sync_read_with_ticket = missing("TransferEngine.scatter_transfer_sync_read_with_ticket")
+    scatter_transfer_sync_write_with_ticket = missing("TransferEngine.scatter_transfer_sync_write_with_ticket")
+    submit_scatter_read = missing("TransferEngine.submit_scatter_read")
+    submit_scatter_write = missing("TransferEngine.submit_scatter_write")
+    transfer_read_on_cuda = missing("TransferEngine.transfer_read_on_cuda")
+    transfer_write_on_cuda = missing("TransferEngine.transfer_write_on_cuda")
 
 
-class _MissingType:
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        raise Missing(type(self).__name__)
+def _announce(names: Directory, name: str, host: str, engine: _native.Engine) -> None:
+    """Announce an engine. A record of one that is gone, such as the same process before it was started again, gives way."""
+    try:
+        names.announce(name, host, engine.port)
+    except PermissionError:
+        names.forget(name)
+        try:
+            engine.probe(*names.find(name))
+        except (NoPeer, RuntimeError):
+            names.withdraw(name)
+            names.announce(name, host, engine.port)
+            return
+        finally:
+            names.forget(name)
+        raise
 
 
-class SharedSegment(_MissingType):
-    """Memory that upstream shares between ranks."""
-
-    create = staticmethod(_missing("SharedSegment.create"))
-
-    @staticmethod
-    def supported(mmap: bool = True, host_register: bool = False) -> bool:
-        """False."""
-        return False
+def _withdraw(names: Directory, name: str, process: int) -> None:
+    # A forked child ends, too.
+    if os.getpid() == process:
+        names.withdraw(name)
 
 
-class RpcInterface(_MissingType):
-    """Upstream's calls between processes."""
-
-
-CoroRPCInterface = RpcInterface
-
-
-class ReceivedData(_MissingType):
-    """Part of `RpcInterface`."""
-
-
-class ReceivedTensor(_MissingType):
-    """Part of `RpcInterface`."""
-
-
-class ScatterTransferTicket(_MissingType):
-    """Part of upstream's scattered transfers."""
-
-
-class ScatterTransferCompletionStatus(enum.Enum):
-    """State of a scattered transfer."""
-
-    COMPLETED = 0
-    FAILED_DRAINED = 1
-    COMPLETION_UNKNOWN = 2
-
-
-create_rpc_client = _missing("create_rpc_client")
-create_rpc_server = _missing("create_rpc_server")
-
-# Transports of this build: none, so engines don't choose it.
-SUPPORT_CUDA = False
-SUPPORT_EFA = False
-SUPPORT_HIP = False
-SUPPORT_INTRA_NVLINK = False
-SUPPORT_MNNVL = False
-SUPPORT_MULTI_PROTOCOL = False
-SUPPORT_MUSA = False
+def _timeout() -> float:
+    text = os.environ.get("MC_TRANSFER_TIMEOUT", "")
+    if not text:
+        return _TIMEOUT_SECONDS
+    try:
+        return max(_SHORTEST_TIMEOUT_SECONDS, int(text))
+    except ValueError:
+        raise ValueError(f"MC_TRANSFER_TIMEOUT={text}: set it to a number of seconds") from None

@@ -1,0 +1,151 @@
+"""Where engines find each other: a name has the address in it, or a metadata server has it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Protocol
+
+from mooncake._addresses import split_host_port
+
+_log = logging.getLogger(__name__)
+_TIMEOUT_SECONDS = 5.0
+_LEAVE_SECONDS = 1.0
+_LONGEST_REASON = 1_000
+_NOT_FOUND = 404
+_TAKEN = 400
+
+
+class NoPeer(Exception):
+    """There is no address under the name. The text says why."""
+
+
+class Directory(Protocol):
+    """Addresses of engines by name."""
+
+    def announce(self, name: str, host: str, port: int) -> None:
+        """Tell others where `name` listens."""
+
+    def withdraw(self, name: str) -> None:
+        """Take `announce` back."""
+
+    def find(self, name: str) -> tuple[str, int]:
+        """Host and port of `name`, or NoPeer."""
+
+    def forget(self, name: str) -> None:
+        """Ask anew when `name` is looked for the next time."""
+
+
+def directory(metadata_server: str) -> Directory:
+    """The directory behind an argument of `initialize`. ValueError if there is none."""
+    if metadata_server == "P2PHANDSHAKE":
+        return Names()
+    if urllib.parse.urlsplit(metadata_server).scheme in ("http", "https"):
+        return MetadataServer(metadata_server)
+    raise ValueError(
+        f"{metadata_server!r} is no metadata server that this engine can use: give P2PHANDSHAKE, or the address of a"
+        " master such as http://a:8080/metadata"
+    )
+
+
+class Names:
+    """P2PHANDSHAKE: a name is `host:port`."""
+
+    def announce(self, name: str, host: str, port: int) -> None:
+        """Nothing."""
+
+    def withdraw(self, name: str) -> None:
+        """Nothing."""
+
+    def find(self, name: str) -> tuple[str, int]:
+        """The parts of the name."""
+        host, port = split_host_port(name)
+        if not host or port is None:
+            raise NoPeer(f"{name!r} is no address of an engine: give host:port, with the port of its get_rpc_port()")
+        return host, port
+
+    def forget(self, name: str) -> None:
+        """Nothing."""
+
+
+class MetadataServer:
+    """An HTTP service of records, such as `/metadata` of each master."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        cluster = os.environ.get("MC_METADATA_CLUSTER_ID", "")
+        self._prefix = f"mooncake/{cluster.rstrip('/') + '/' if cluster else ''}rpc_meta/"
+        self._found: dict[str, tuple[str, int]] = {}
+        # A proxy of the environment is for other places than these.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def announce(self, name: str, host: str, port: int) -> None:
+        """Put the record. `PermissionError` if the name has another one."""
+        record = {"ip_or_host_name": host if _has_address(host) else self._route(), "rpc_port": port}
+        try:
+            self._ask("PUT", name, json.dumps(record).encode())
+        except urllib.error.HTTPError as error:
+            if error.code != _TAKEN:
+                raise
+            raise PermissionError(f"{name!r} is the name of another engine") from None
+
+    def withdraw(self, name: str) -> None:
+        """Delete the record, if the server answers soon."""
+        try:
+            self._ask("DELETE", name, timeout=_LEAVE_SECONDS)
+        except OSError as error:
+            _log.info("the record of %s stays at %s: %s", name, self._url, error)
+
+    def find(self, name: str) -> tuple[str, int]:
+        """The record's address, which is kept."""
+        found = self._found.get(name)
+        if found is None:
+            try:
+                record = json.loads(self._ask("GET", name))
+                found = str(record["ip_or_host_name"]), int(record["rpc_port"])
+            except urllib.error.HTTPError as error:
+                why = "it has no such engine" if error.code == _NOT_FOUND else str(error)
+                raise NoPeer(f"{self._url} does not know {name!r}: {why}") from None
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise NoPeer(f"{self._url} does not tell the address of {name!r}: {error}") from None
+            self._found[name] = found
+        return found
+
+    def forget(self, name: str) -> None:
+        """Drop what is kept."""
+        self._found.pop(name, None)
+
+    def _route(self) -> str:
+        """Address of this host on the way to the server."""
+        server = urllib.parse.urlsplit(self._url)
+        family, kind, protocol, _, address = socket.getaddrinfo(server.hostname, server.port or 80, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as route:
+            route.connect(address)
+            return str(route.getsockname()[0])
+
+    def _ask(self, method: str, name: str, body: bytes | None = None, timeout: float = _TIMEOUT_SECONDS) -> bytes:
+        url = f"{self._url}?{urllib.parse.urlencode({'key': self._prefix + name})}"
+        request = urllib.request.Request(url, data=body, method=method)
+        token = os.environ.get("MC_METADATA_HTTP_TOKEN")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with self._opener.open(request, timeout=timeout) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            # What the server says of it is in the body.
+            error.msg += f": {error.read(_LONGEST_REASON).decode(errors='replace').strip()}"
+            raise
+
+
+def _has_address(host: str) -> bool:
+    """Whether a name is that of a host, and no mere name of an engine."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False

@@ -1,0 +1,408 @@
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::connection::Connection;
+use crate::pool::{Link, Pool};
+use crate::raw_parts::RawParts;
+use crate::regions::{NoUse, Regions};
+use crate::serve::{Served, accept};
+use crate::wire::{self, Answer, HEAD, HELLO, Kind, MAX_LISTED, MAX_RANGES, MAX_TEXT, RANGE, Request};
+use crate::{Direction, Notice, Peer, Piece, Range, RegisterError, Submitted, TransferError};
+
+/// Most submitted transfers that are under way.
+const MAX_SUBMITTED: usize = 256;
+/// Bytes a second that a transfer may be as slow as, beyond its base time.
+const SLOWEST: u128 = 1 << 30;
+
+/// Times of an engine's calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For a connection, and for a call that moves no bytes.
+    pub connect: Duration,
+    /// For a transfer; each GiB adds a second.
+    pub transfer: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), transfer: Duration::from_secs(30) }
+    }
+}
+
+impl Limits {
+    pub(crate) fn within(&self, bytes: u128) -> Duration {
+        self.transfer + Duration::from_secs(u64::try_from(bytes / SLOWEST).unwrap_or(u64::MAX >> 1))
+    }
+}
+
+/// One end of transfers. When it is dropped, its connections end, and no transfer reaches memory any more.
+pub struct Engine {
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    served: Arc<Served>,
+    pool: Pool,
+    submitted: AtomicUsize,
+}
+
+/// Why a request failed on one connection.
+enum Failure {
+    Refused(String),
+    Lost(io::Error),
+    Stranger([u8; 8]),
+    Closed,
+}
+
+impl From<io::Error> for Failure {
+    fn from(why: io::Error) -> Self {
+        Self::Lost(why)
+    }
+}
+
+impl Engine {
+    /// Listens on a free port of the host's address; on all addresses if none of this machine belongs to that name.
+    ///
+    /// # Errors
+    /// The system's error if there is no port or no thread.
+    pub fn listen(host: &str, limits: Limits) -> io::Result<Self> {
+        let addresses: Vec<_> = (host, 0).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        let listener = match TcpListener::bind(&addresses[..]) {
+            Ok(listener) => listener,
+            Err(why) => {
+                tracing::info!(
+                    "the transfer engine listens on all addresses: none of {host} is of this machine: {why}"
+                );
+                TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind("0.0.0.0:0"))?
+            }
+        };
+        let address = listener.local_addr()?;
+        let served = Arc::new(Served {
+            limits,
+            regions: Regions::default(),
+            sockets: Arc::default(),
+            notices: Mutex::default(),
+        });
+        let listener = Arc::new(listener);
+        let (accepting, serving) = (listener.clone(), served.clone());
+        thread::Builder::new().name("mc-engine".into()).spawn(move || accept(&accepting, &serving))?;
+        let shared = Shared { served, pool: Pool::default(), submitted: AtomicUsize::new(0) };
+        Ok(Self { shared: Arc::new(shared), listener, address })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Registers memory; peers may read and write it if it is shared.
+    ///
+    /// # Errors
+    /// [`RegisterError`]
+    ///
+    /// # Safety
+    /// It stays valid until it is unregistered or the engine is dropped, and whoever uses it meanwhile expects other writers.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(&self, address: usize, len: usize, is_shared: bool) -> Result<(), RegisterError> {
+        self.shared.served.regions.add(address, len, is_shared)
+    }
+
+    /// Unregisters the memory that begins there. Transfers in it get a second to end, and fail then; when this returns,
+    /// none reaches it.
+    ///
+    /// # Errors
+    /// [`RegisterError::Unknown`]
+    pub fn unregister(&self, address: usize) -> Result<(), RegisterError> {
+        self.shared.served.regions.remove(address)
+    }
+
+    /// Whether a range lies in one piece of registered memory.
+    #[must_use]
+    pub fn holds(&self, range: Range) -> bool {
+        self.shared.served.regions.hold(range)
+    }
+
+    /// What this engine shares, in the order of registration.
+    #[must_use]
+    pub fn registered(&self) -> Vec<Range> {
+        self.shared.served.regions.shared()
+    }
+
+    /// What a peer shares, in the order of registration.
+    ///
+    /// # Errors
+    /// [`TransferError`]
+    pub fn registered_by(&self, peer: &Peer) -> Result<Vec<Range>, TransferError> {
+        let answered = self.shared.ask(peer, Kind::List, &[], MAX_LISTED * RANGE)?;
+        Ok(wire::decode_ranges(&answered))
+    }
+
+    /// Finds out whether a peer answers.
+    ///
+    /// # Errors
+    /// [`TransferError`]
+    pub fn probe(&self, peer: &Peer) -> Result<(), TransferError> {
+        self.shared.ask(peer, Kind::Probe, &[], 0).map(drop)
+    }
+
+    /// Gives a notice to a peer.
+    ///
+    /// # Errors
+    /// [`TransferError`]
+    pub fn notify(&self, peer: &Peer, notice: &Notice) -> Result<(), TransferError> {
+        let too_long = (notice.name.len() + notice.message.len()) as u128;
+        let encoded = notice.encode().ok_or(TransferError::TooLong(too_long))?;
+        self.shared.ask(peer, Kind::Notice, &encoded, 0).map(drop)
+    }
+
+    /// Takes the notices of peers.
+    #[must_use]
+    pub fn notices(&self) -> Vec<Notice> {
+        self.shared.served.notices.lock().drain(..).collect()
+    }
+
+    /// Copies bytes between this process and a peer. The pieces of a failed transfer have any bytes of either side.
+    ///
+    /// # Errors
+    /// [`TransferError`]
+    ///
+    /// # Safety
+    /// The local memory of the pieces that is valid stays so until this returns, and whoever uses it meanwhile expects, for a
+    /// read, another writer.
+    #[allow(unsafe_code)]
+    pub unsafe fn transfer(
+        &self,
+        peer: &Peer,
+        direction: Direction,
+        pieces: &[Piece],
+    ) -> Result<(), TransferError> {
+        self.shared.transfer(peer, direction, pieces)
+    }
+
+    /// Starts a transfer on a thread of its own.
+    ///
+    /// # Errors
+    /// [`TransferError::TooMany`] or [`TransferError::NoThread`], and then it has not begun.
+    ///
+    /// # Safety
+    /// As for [`Self::transfer`], until [`Submitted::is_finished`], or the engine is dropped.
+    #[allow(unsafe_code)]
+    pub unsafe fn submit(
+        &self,
+        peer: Peer,
+        direction: Direction,
+        pieces: Vec<Piece>,
+    ) -> Result<Submitted, TransferError> {
+        let slot = Slot::take(&self.shared)?;
+        let run = move || slot.0.transfer(&peer, direction, &pieces);
+        let thread = thread::Builder::new().name("mc-engine-transfer".into()).spawn(run);
+        thread.map(Submitted).map_err(TransferError::NoThread)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.served.sockets.close();
+        // Wakes the thread that accepts; the system may have closed it already.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        self.shared.served.regions.close();
+    }
+}
+
+/// A place among the submitted transfers.
+struct Slot(Arc<Shared>);
+
+impl Slot {
+    fn take(shared: &Arc<Shared>) -> Result<Self, TransferError> {
+        let slot = Self(shared.clone());
+        match shared.submitted.fetch_add(1, Ordering::Relaxed) {
+            ..MAX_SUBMITTED => Ok(slot),
+            _ => Err(TransferError::TooMany(MAX_SUBMITTED)),
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.submitted.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn transfer(&self, peer: &Peer, direction: Direction, pieces: &[Piece]) -> Result<(), TransferError> {
+        let total = pieces.iter().map(|piece| piece.len as u128).sum::<u128>();
+        if total > isize::MAX as u128 {
+            return Err(TransferError::TooLong(total));
+        }
+        let deadline = Instant::now() + self.served.limits.within(total);
+        let pieces: Vec<_> = pieces.iter().copied().filter(|piece| piece.len > 0).collect();
+        let mut requests = pieces.chunks(MAX_RANGES);
+        requests.try_for_each(|pieces| {
+            self.on_link(peer, deadline, |link| self.copy(link, direction, pieces, deadline))
+        })
+    }
+
+    /// Moves the bytes of one request.
+    #[allow(unsafe_code)]
+    fn copy(
+        &self,
+        connection: &Connection,
+        direction: Direction,
+        pieces: &[Piece],
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let here = pieces.iter().map(|piece| Range { address: piece.local as u64, len: piece.len as u64 });
+        let _use = self.served.regions.use_here(here, &connection.0).map_err(|why| match why {
+            NoUse::Closed => Failure::Closed,
+            NoUse::Unregistered(range) => unreachable!("{range:?} is the caller's"),
+        })?;
+        let bytes = pieces.iter().map(|piece| piece.len as u64).sum::<u64>();
+        let (kind, expected) = match direction {
+            Direction::Read => (Kind::Read, bytes),
+            Direction::Write => (Kind::Write, 0),
+        };
+        let there = pieces.iter().map(|piece| Range { address: piece.remote, len: piece.len as u64 });
+        let request = Request { kind, ranges: pieces.len(), bytes }.encode(there);
+        let head = [(request.as_ptr() as usize, request.len())];
+        let locals = pieces.iter().map(|piece| (piece.local, piece.len));
+        match direction {
+            Direction::Write => {
+                // SAFETY: the request is ours, and the caller vouches for the rest.
+                connection.send(&mut unsafe { RawParts::new(head.into_iter().chain(locals)) }, deadline)?;
+                answered(connection, expected, deadline)?;
+            }
+            Direction::Read => {
+                connection.write_all(&request, deadline)?;
+                answered(connection, expected, deadline)?;
+                // SAFETY: the caller vouches for it.
+                connection.receive(&mut unsafe { RawParts::new(locals) }, deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a request that has no ranges, and returns the data of its answer.
+    fn ask(&self, peer: &Peer, kind: Kind, data: &[u8], longest: usize) -> Result<Vec<u8>, TransferError> {
+        let deadline = Instant::now() + self.served.limits.connect;
+        self.on_link(peer, deadline, |connection| {
+            let mut request =
+                Request { kind, ranges: 0, bytes: data.len() as u64 }.encode(std::iter::empty());
+            request.extend(data);
+            connection.write_all(&request, deadline)?;
+            let len = usize::try_from(answer(connection, deadline)?).unwrap_or(usize::MAX);
+            if len > longest {
+                return Err(wire::invalid(format!("an answer of {len} bytes, of at most {longest}")).into());
+            }
+            let mut answered = vec![0; len];
+            connection.read_exact(&mut answered, deadline)?;
+            Ok(answered)
+        })
+    }
+
+    /// Sends a request on an idle connection to the peer, or on a new one.
+    fn on_link<T>(
+        &self,
+        peer: &Peer,
+        deadline: Instant,
+        mut request: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T, TransferError> {
+        if let Some(link) = self.pool.take(peer) {
+            match request(&link.connection) {
+                // The peer may have been started again since. Each request has the same effect when it is made twice.
+                Err(Failure::Lost(why)) if is_of_the_connection(&why) => self.pool.forget(peer),
+                other => return self.end(peer, link, other),
+            }
+        }
+        let link = self.connect(peer, deadline)?;
+        let outcome = request(&link.connection);
+        self.end(peer, link, outcome)
+    }
+
+    fn end<T>(&self, peer: &Peer, link: Link, outcome: Result<T, Failure>) -> Result<T, TransferError> {
+        // After any other failure the connection is at an unknown place.
+        if matches!(outcome, Ok(_) | Err(Failure::Refused(_))) {
+            self.pool.put(peer, link);
+        }
+        let peer = || peer.clone();
+        outcome.map_err(|failure| match failure {
+            Failure::Refused(reason) => TransferError::Refused { peer: peer(), reason },
+            Failure::Lost(why) if is_address(&why) => TransferError::NotOfTheHost(why),
+            Failure::Lost(_) if self.served.sockets.is_closed() => TransferError::Closed,
+            Failure::Lost(why) => TransferError::Lost { peer: peer(), why },
+            Failure::Stranger(said) => TransferError::Stranger { peer: peer(), said },
+            Failure::Closed => TransferError::Closed,
+        })
+    }
+
+    fn connect(&self, peer: &Peer, deadline: Instant) -> Result<Link, TransferError> {
+        let name = (&*peer.host, peer.port);
+        let addresses =
+            name.to_socket_addrs().map_err(|why| TransferError::NoAddress { peer: peer.clone(), why })?;
+        let mut error = TransferError::NoAddress { peer: peer.clone(), why: io::ErrorKind::NotFound.into() };
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now()).min(self.served.limits.connect);
+            // Zero is no timeout.
+            match Connection::to(address, left.max(Duration::from_millis(1))) {
+                Ok(connection) => return self.greeted(peer, connection, Instant::now() + left),
+                Err(why) => error = TransferError::NoConnection { peer: peer.clone(), address, why },
+            }
+        }
+        Err(error)
+    }
+
+    fn greeted(&self, peer: &Peer, connection: Connection, deadline: Instant) -> Result<Link, TransferError> {
+        let place = self.served.sockets.add(connection.0.clone()).ok_or(TransferError::Closed)?;
+        let mut said = [0; HELLO.len()];
+        let heard = connection.read_exact(&mut said, deadline).map_err(Failure::Lost);
+        let link = Link { connection, _place: place };
+        match heard {
+            Ok(()) if said == HELLO => Ok(link),
+            Ok(()) => self.end(peer, link, Err(Failure::Stranger(said))),
+            Err(why) => self.end(peer, link, Err(why)),
+        }
+    }
+}
+
+/// Waits for an answer with that much data, which is still to be read.
+fn answered(connection: &Connection, expected: u64, deadline: Instant) -> Result<(), Failure> {
+    let bytes = answer(connection, deadline)?;
+    if bytes == expected {
+        return Ok(());
+    }
+    Err(wire::invalid(format!("an answer of {bytes} bytes for {expected}")).into())
+}
+
+/// Waits for an answer, and returns the number of its bytes.
+fn answer(connection: &Connection, deadline: Instant) -> Result<u64, Failure> {
+    let mut head = [0; HEAD];
+    connection.read_exact(&mut head, deadline)?;
+    let answer = Answer::decode(&head)?;
+    if answer.is_done {
+        return Ok(answer.bytes);
+    }
+    let len = usize::try_from(answer.bytes).unwrap_or(usize::MAX);
+    if len > MAX_TEXT {
+        return Err(wire::invalid(format!("a reason of {len} bytes, of at most {MAX_TEXT}")).into());
+    }
+    let mut reason = vec![0; len];
+    connection.read_exact(&mut reason, deadline)?;
+    Err(Failure::Refused(String::from_utf8_lossy(&reason).into_owned()))
+}
+
+fn is_address(why: &io::Error) -> bool {
+    why.raw_os_error() == Some(libc::EFAULT)
+}
+
+/// Whether another connection may do better.
+fn is_of_the_connection(why: &io::Error) -> bool {
+    !is_address(why) && !matches!(why.kind(), io::ErrorKind::TimedOut | io::ErrorKind::InvalidData)
+}

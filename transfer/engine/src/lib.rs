@@ -1,0 +1,69 @@
+//! Copies memory between two processes over TCP: the transfer engine beside the pool.
+//!
+//! An [`Engine`] listens on a port, and lets its peers read and write the memory that it has registered. There is no master
+//! and no grant: whoever reaches the port may do both, as with Mooncake's engine, in whose place it stands. It is for hosts
+//! that trust each other, and for memory of the host only.
+//!
+//! All calls block, and each has a deadline. The kernel alone touches the memory (`sendmsg`, `recvmsg`), so an address that is none
+//! is an error and not the end of the process.
+
+mod connection;
+mod engine;
+mod error;
+mod pool;
+mod raw_parts;
+mod regions;
+mod serve;
+mod sockets;
+mod submitted;
+mod wire;
+
+pub use engine::{Engine, Limits};
+pub use error::{RegisterError, TransferError};
+pub use submitted::Submitted;
+pub use wire::Notice;
+
+/// A range of memory of the process that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+/// Bytes to copy between this process and a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Address in this process.
+    pub local: usize,
+    /// Address in the peer.
+    pub remote: u64,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// Direction of a transfer, seen from the process that asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the peer's memory into one's own.
+    Read,
+    /// From one's own memory into the peer's.
+    Write,
+}
+
+/// Where an engine listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Name or address of its host.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}

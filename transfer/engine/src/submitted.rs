@@ -1,0 +1,24 @@
+use std::io;
+use std::thread::JoinHandle;
+
+use crate::TransferError;
+
+/// A transfer that goes on by itself.
+#[derive(Debug)]
+pub struct Submitted(pub(crate) JoinHandle<Result<(), TransferError>>);
+
+impl Submitted {
+    /// Whether it has ended, and [`Self::wait`] returns at once.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for its end, which its deadline bounds.
+    ///
+    /// # Errors
+    /// [`TransferError`]
+    pub fn wait(self) -> Result<(), TransferError> {
+        self.0.join().unwrap_or_else(|_| Err(TransferError::NoThread(io::Error::other("it panicked"))))
+    }
+}

@@ -188,10 +188,10 @@ impl Engine {
         self.shared.transfer(peer, direction, pieces)
     }
 
-    /// Starts a transfer on a thread of its own.
+    /// Starts a transfer on a thread of its own, once there is a connection to the peer.
     ///
     /// # Errors
-    /// [`TransferError::TooMany`] or [`TransferError::NoThread`], and then it has not begun.
+    /// [`TransferError`], and then it has not begun.
     ///
     /// # Safety
     /// As for [`Self::transfer`], until [`Submitted::is_finished`], or the engine is dropped.
@@ -203,6 +203,7 @@ impl Engine {
         pieces: Vec<Piece>,
     ) -> Result<Submitted, TransferError> {
         let slot = Slot::take(&self.shared)?;
+        self.shared.reach(&peer)?;
         let run = move || slot.0.transfer(&peer, direction, &pieces);
         let thread = thread::Builder::new().name("mc-engine-transfer".into()).spawn(run);
         thread.map(Submitted).map_err(TransferError::NoThread)
@@ -341,6 +342,16 @@ impl Shared {
             Failure::Stranger(said) => TransferError::Stranger { peer: peer(), said },
             Failure::Closed => TransferError::Closed,
         })
+    }
+
+    /// Sees to it that there is an idle connection to the peer.
+    fn reach(&self, peer: &Peer) -> Result<(), TransferError> {
+        let link = match self.pool.take(peer) {
+            Some(link) => link,
+            None => self.connect(peer, Instant::now() + self.served.limits.connect)?,
+        };
+        self.pool.put(peer, link);
+        Ok(())
     }
 
     fn connect(&self, peer: &Peer, deadline: Instant) -> Result<Link, TransferError> {

@@ -139,10 +139,11 @@ impl Engine {
     ) -> PyResult<u64> {
         self.made_in.check(py, "transfer engine")?;
         let pieces = pieces(&local, &remote, &lengths)?;
+        let peer = Peer { host, port };
         // SAFETY: memory of the caller, who keeps it until the transfer has ended or the engine is gone.
-        let submitted = unsafe { self.engine.submit(Peer { host, port }, direction(write), pieces) };
+        let submitted =
+            py.detach(|| unsafe { self.engine.submit(peer, direction(write), pieces) }).map_err(failed)?;
         let mut transfers = self.submitted.lock();
-        let submitted = submitted.map_err(failed)?;
         transfers.last += 1;
         let number = transfers.last;
         transfers.under_way.insert(number, submitted);

@@ -161,7 +161,7 @@ def test_managed_buffers(start: Start) -> None:
     own = f"{LOOPBACK}:{here.get_rpc_port()}"
     assert here.get_first_buffer_address(own) == 0
     buffer = here.allocate_managed_buffer(10_000)
-    assert here.get_first_buffer_address(own) == buffer != 0
+    assert here.get_first_buffer_address(own) == here.get_first_buffer_address(LOOPBACK) == buffer != 0
     assert here.write_bytes_to_buffer(buffer, b"some bytes", 10) == 0
     assert here.transfer_sync_write(peer.session, buffer, peer.address, 10) == 0
     assert here.write_bytes_to_buffer(buffer, bytes(10), 10) == 0

@@ -54,16 +54,22 @@ def directory(metadata_server: str) -> Directory:
 
 
 class Names:
-    """P2PHANDSHAKE: a name is `host:port`."""
+    """P2PHANDSHAKE: a name is `host:port`, but for the own one, which is what `initialize` got."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, tuple[str, int]] = {}
 
     def announce(self, name: str, host: str, port: int) -> None:
-        """Nothing."""
+        """Keep the own address."""
+        self._own[name] = host, port
 
     def withdraw(self, name: str) -> None:
         """Nothing."""
 
     def find(self, name: str) -> tuple[str, int]:
         """The parts of the name."""
+        if name in self._own:
+            return self._own[name]
         host, port = split_host_port(name)
         if not host or port is None:
             raise NoPeer(f"{name!r} is no address of an engine: give host:port, with the port of its get_rpc_port()")

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,10 +54,30 @@ def run(name: str, command: list[str], environ: dict[str, str], path: list[Path]
     )
     lines = done.stdout.strip().splitlines() or [""]
     result = "passed" if done.returncode == 0 else f"FAILED with {done.returncode}"
-    print(f"{name:66} {result:8} {time.monotonic() - began:5.0f} s   {lines[-1]}", flush=True)
+    _print(name, result, began, lines[-1])
     if done.returncode:
         failures += 1
         print("\n".join(f"    {line}" for line in lines[-60:]), flush=True)
+
+
+@contextmanager
+def step(name: str) -> Iterator[Callable[[str], None]]:
+    """Prints the result of what runs in it, with what that has noted, or with its error. The script goes on after an error."""
+    global failures
+    notes: list[str] = []
+    began = time.monotonic()
+    try:
+        yield notes.append
+    except Exception:
+        failures += 1
+        _print(name, "FAILED", began, "")
+        traceback.print_exc(file=sys.stdout)
+    else:
+        _print(name, "passed", began, "; ".join(notes))
+
+
+def _print(name: str, result: str, began: float, note: str) -> None:
+    print(f"{name:66} {result:8} {time.monotonic() - began:5.0f} s   {note}", flush=True)
 
 
 class LeaderKill:

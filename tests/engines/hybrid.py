@@ -16,6 +16,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -297,14 +298,15 @@ def flood(masters: str, model: str, layout: str, groups: bool, rounds: int) -> d
 
 
 def keys(cluster: Cluster) -> list[str]:
+    """All keys of the pool, page by page."""
     found: list[str] = []
-    start = ""
-    while True:
-        with urllib.request.urlopen(f"http://{cluster.wait_for_leader().http}/get_all_keys?from={start}", timeout=30) as answer:
+    query: str | None = ""
+    while query is not None:
+        with urllib.request.urlopen(f"http://{cluster.wait_for_leader().http}/get_all_keys{query}", timeout=30) as answer:
             found += answer.read().decode().split()
-            start = answer.headers["mc-next"]
-        if not start:
-            return found
+            following = answer.headers["mc-next"]
+        query = None if following is None else "?" + urllib.parse.urlencode({"from": following})
+    return found
 
 
 def evict(writer: ProcessPoolExecutor, cluster: Cluster, model: str, layout: str, groups: bool) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,23 @@ class Driver:
     def holding(self, value: bytes, device: int = 0) -> Memory:
         """Memory of a device with these bytes."""
         memory = Memory(self, int(self._library.fake_allocate(len(value), device)), len(value))
-        self._library.fake_open(memory.address, True)
-        ctypes.memmove(memory.address, value, len(value))
-        self._library.fake_open(memory.address, False)
+        with self.open(memory):
+            ctypes.memmove(memory.address, value, len(value))
         return memory
 
     def bytes(self, memory: Memory) -> bytes:
         """Bytes of memory of a device."""
+        with self.open(memory):
+            return ctypes.string_at(memory.address, memory.length)
+
+    @contextmanager
+    def open(self, memory: Memory) -> Iterator[None]:
+        """Opens memory of a device to plain accesses."""
         self._library.fake_open(memory.address, True)
-        value = ctypes.string_at(memory.address, memory.length)
-        self._library.fake_open(memory.address, False)
-        return value
+        try:
+            yield
+        finally:
+            self._library.fake_open(memory.address, False)
 
     def stream(self, device: int) -> int:
         """A stream of a device."""

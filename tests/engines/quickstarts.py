@@ -8,6 +8,7 @@ what is done with it:
 
     <!-- quickstart: run -->            the lines run in one shell a page, and must end with 0
     <!-- quickstart: serve -->          each line is a service, which must listen. A line with `a,b,c` is started on three "machines"
+    <!-- quickstart: run, serve -->     the same line by line
     <!-- quickstart: stop -->           has no block: the services are stopped, as the text beside it says
     <!-- quickstart: file NAME -->      the block is written into a file
     <!-- quickstart: engine NAME -->    the lines need a GPU: flags and variables must occur in the sources of the engine
@@ -23,6 +24,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -180,8 +182,6 @@ class Page:
 
 
 def listens(port: int) -> bool:
-    import socket
-
     try:
         socket.create_connection((LOOPBACK, port), timeout=5).close()
     except OSError:
@@ -219,14 +219,12 @@ def try_page(path: Path, wheels: Path, upstream: str, engines: dict[str, Path]) 
         done = 0
         for block in blocks(path):
             what, _, name = block.what.partition(" ")
-            if what == "run":
-                for line in commands(block.text):
-                    page.run(line)
-                    done += 1
-            elif what == "serve":
-                for line in commands(block.text):
-                    page.serve(line)
-                    done += 1
+            if what.strip(",") in ("run", "serve"):
+                lines = commands(block.text)
+                kinds = block.what.split(", ") if "," in block.what else [block.what] * len(lines)
+                for kind, line in zip(kinds, lines, strict=True):
+                    {"run": page.run, "serve": page.serve}[kind](line)
+                done += len(lines)
             elif what == "stop":
                 page.stop()
             elif what == "file":

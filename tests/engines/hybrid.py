@@ -372,7 +372,7 @@ def through_a_kill() -> None:
 def groups() -> None:
     with process() as writer:
         for model, layout in (("dsa", "page_first_direct"), ("mamba", "page_first"), ("swa", "page_first_direct")):
-            for grouped in (True, False):
+            for grouped in (False, True):
                 with (
                     suite.cluster(3) as cluster,
                     suite.step(f"{model}, {layout}: eviction {'with' if grouped else 'without'} enable_group_semantics") as note,

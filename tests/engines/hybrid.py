@@ -326,8 +326,8 @@ def process() -> ProcessPoolExecutor:
 
 
 def summary(report: Report) -> str:
-    counts = f"{report.acknowledged} pages acknowledged, {report.refused} refused, {report.read} read, {report.missed} missed"
-    return f"{counts}, longest call {report.longest:.1f} s"
+    written = f"{report.acknowledged} pages acknowledged, {report.refused} refused, " if report.acknowledged or report.refused else ""
+    return f"{written}{report.read} read, {report.missed} missed, longest call {report.longest:.1f} s"
 
 
 def through_a_kill() -> None:
@@ -365,7 +365,7 @@ def through_a_kill() -> None:
             after = writer.submit(write, masters, "after").result()
             written.add(after)
             note(summary(after))
-        with suite.step("after: another process with empty pools reads every page of before, during and after") as note, process() as last:
+        with suite.step("after: another process with empty pools reads all of the three") as note, process() as last:
             note(summary(last.submit(read, masters, written.conversations).result()))
 
 

@@ -42,9 +42,9 @@ class Report:
     codes: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        counts = f"{len(self.saved)} saved, {self.failed} not, {self.loaded} loaded, {self.missed} not"
-        codes = "".join(f", {count} x {code}" for code, count in sorted(self.codes.items()))
-        return f"{counts}{codes}, longest {self.longest:.1f} s"
+        parts = [f"{len(self.saved)} saved, {self.failed} not"] if self.saved or self.failed else []
+        parts += [f"{self.loaded} loaded, {self.missed} not", *(f"{count} x {code}" for code, count in sorted(self.codes.items()))]
+        return ", ".join([*parts, f"longest {self.longest:.1f} s"])
 
 
 class Worker:

@@ -165,7 +165,7 @@ def handles_can_be_written_to(engine: InProcess) -> str:
     return ""
 
 
-def kill_between_calls(engine: InProcess, cluster: Cluster) -> str:
+def kill_under_the_connector(engine: InProcess, cluster: Cluster) -> str:
     """Puts and gets go on while the leader dies. What exists once it was put stays, with its bytes."""
     values: dict[Any, bytes] = {}
     unknown = 0
@@ -184,8 +184,8 @@ def kill_between_calls(engine: InProcess, cluster: Cluster) -> str:
         return len(values)
 
     rounds = iter(range(1_000_000))
-    until("there are chunks to lose", lambda: round_(next(rounds)) >= 16)
-    cluster.wait_for_leader().kill()
+    with suite.LeaderKill(cluster, lambda _: len(values) >= 16) as kill:
+        until("the leader is killed in the middle of a round", lambda: round_(next(rounds)) and kill.struck)
     seen = len(values)
     until("puts go on with another leader", lambda: round_(next(rounds)) >= seen + 16)
     assert engine.get(list(values)) == list(values.values())
@@ -338,8 +338,8 @@ def kill_under_the_adapter(cluster: Cluster) -> str:
             return len(values)
 
         rounds = iter(range(1_000_000))
-        until("there are chunks to lose", lambda: round_(next(rounds)) >= 32)
-        cluster.wait_for_leader().kill()
+        with suite.LeaderKill(cluster, lambda _: len(values) >= 32) as kill:
+            until("the leader is killed in the middle of a round", lambda: round_(next(rounds)) and kill.struck)
         seen = len(values)
         until("stores go on with another leader", lambda: round_(next(rounds)) >= seen + 32)
         keys = list(values)
@@ -363,7 +363,7 @@ def main() -> None:
             with in_process(cluster, has_metadata) as engine:
                 suite.check(f"{mode}: put, get, exists", calls_of_the_connector, engine)
                 suite.check(f"{mode}: handles can be written to", handles_can_be_written_to, engine)
-                suite.check(f"{mode}: the leader is killed", kill_between_calls, engine, cluster)
+                suite.check(f"{mode}: the leader is killed", kill_under_the_connector, engine, cluster)
                 suite.check(f"{mode}: afterwards", lambda engine: len(engine.put(engine.keys("later"))) and "", engine)
             cluster.start()
         suite.check("multiprocess: store, lookup, load, delete", calls_of_the_adapter, cluster)

@@ -16,7 +16,9 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import select
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -152,7 +154,7 @@ def calls_of_the_connector(engine: InProcess) -> str:
     return f"{CHUNKS} chunks of {len(expected[0]) // KIB} KiB"
 
 
-def handles_can_be_written_to(engine: InProcess) -> str:
+def handles_can_be_written_to(engine: InProcess) -> None:
     keys = engine.keys("handles", 1)
     engine.put(keys)
     text = keys[0].to_string()
@@ -162,7 +164,6 @@ def handles_can_be_written_to(engine: InProcess) -> str:
     assert not view.readonly
     view[:] = bytes(len(view))
     assert engine.own.store.get(text) == before, "the handle is not the cached value"
-    return ""
 
 
 def kill_under_the_connector(engine: InProcess, cluster: Cluster) -> str:
@@ -218,6 +219,18 @@ def late_puts(cluster: Cluster, stopped: Process) -> str:
 # Multiprocess mode.
 
 
+def spec(cluster: Cluster, segment: str = "64mb", **parameters: Any) -> str:
+    """The flag of LMCache's server."""
+    values = {
+        "type": "native_plugin",
+        "module_path": "mc.lmcache",
+        "class_name": "Connector",
+        "adapter_params": {"masters": cluster.addresses, "segment": segment, **parameters},
+        "max_capacity_gb": 1,
+    }
+    return json.dumps(values)
+
+
 class Adapter:
     """LMCache's adapter as its server makes it, and the waiting that its controllers do."""
 
@@ -225,14 +238,7 @@ class Adapter:
         from lmcache.v1.distributed.l2_adapters import create_l2_adapter
         from lmcache.v1.distributed.l2_adapters.config import add_l2_adapters_args, parse_args_to_l2_adapters_config
 
-        spec = {
-            "type": "native_plugin",
-            "module_path": "mc.lmcache",
-            "class_name": "Connector",
-            "adapter_params": {"masters": cluster.addresses, "segment": "64mb", **parameters},
-            "max_capacity_gb": 1,
-        }
-        given = add_l2_adapters_args(argparse.ArgumentParser()).parse_args(["--l2-adapter", json.dumps(spec)])
+        given = add_l2_adapters_args(argparse.ArgumentParser()).parse_args(["--l2-adapter", spec(cluster, **parameters)])
         (config,) = parse_args_to_l2_adapters_config(given).adapters
         self.adapter = create_l2_adapter(config)
         self.memory = Memory({})
@@ -348,6 +354,30 @@ def kill_under_the_adapter(cluster: Cluster) -> str:
     return f"{len(values)} chunks, {failed} stores failed in between"
 
 
+def run(module: str, *arguments: str) -> str:
+    """Runs a program of LMCache, and returns what it prints."""
+    environ = {**os.environ, "PYTHONPATH": sys.path[0], "LMCACHE_DISABLE_BANNER": "1"}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def lmcaches_check(cluster: Cluster) -> str:
+    text = run("lmcache.v1.basic_check", "--mode", "test_l2_adapter", "--l2-adapter", spec(cluster))
+    passed = re.findall(r"^\| (\w.*?) +\|.* (\d+)/(\d+) \|", text, re.MULTILINE)
+    assert [count == total for _, count, total in passed] == [True] * 4, text
+    return ", ".join(f"{name} {count}/{total}" for name, count, total in passed)
+
+
+def lmcaches_benchmark(cluster: Cluster) -> str:
+    flags = ["--no-skip-verify", "--num-keys", "16", "--in-flight", "4", "--rounds", "3", "--lookup-max-hit-rate", "1"]
+    text = run("lmcache.cli.main", "bench", "l2", "--l2-adapter", spec(cluster, segment="256mb"), *flags)
+    successes = re.findall(r"Total success: +(\d+)", text)
+    assert successes == ["192"] * 3, text
+    return "192 of 192 keys stored, found and loaded, and their bytes compared"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder into which LMCache's wheel was unpacked")
@@ -361,17 +391,29 @@ def main() -> None:
         for has_metadata in (False, True):
             mode = f"in-process, {'put_parts and handles' if has_metadata else 'put_from and get_into'}"
             with in_process(cluster, has_metadata) as engine:
-                suite.check(f"{mode}: put, get, exists", calls_of_the_connector, engine)
-                suite.check(f"{mode}: handles can be written to", handles_can_be_written_to, engine)
-                suite.check(f"{mode}: the leader is killed", kill_under_the_connector, engine, cluster)
-                suite.check(f"{mode}: afterwards", lambda engine: len(engine.put(engine.keys("later"))) and "", engine)
+                with suite.step(f"{mode}: put, get, exists") as note:
+                    note(calls_of_the_connector(engine))
+                with suite.step(f"{mode}: handles can be written to"):
+                    handles_can_be_written_to(engine)
+                with suite.step(f"{mode}: the leader is killed") as note:
+                    note(kill_under_the_connector(engine, cluster))
+                with suite.step(f"{mode}: afterwards") as note:
+                    note(f"{len(engine.put(engine.keys('later')))} chunks put")
             cluster.start()
-        suite.check("multiprocess: store, lookup, load, delete", calls_of_the_adapter, cluster)
-        suite.check("multiprocess: the leader is killed", kill_under_the_adapter, cluster)
+        with suite.step("multiprocess: store, lookup, load, delete") as note:
+            note(calls_of_the_adapter(cluster))
+        with suite.step("multiprocess: LMCache's own check, basic_check") as note:
+            note(lmcaches_check(cluster))
+        with suite.step("multiprocess: LMCache's own benchmark, bench l2") as note:
+            note(lmcaches_benchmark(cluster))
+        with suite.step("multiprocess: the leader is killed") as note:
+            note(kill_under_the_adapter(cluster))
     with suite.cluster(1) as cluster:
         store = cluster.add_store("64mb")
-        suite.check("in-process, late put, the master stands still", late_puts, cluster, cluster.masters[0])
-        suite.check("in-process, late put, the store stands still", late_puts, cluster, store)
+        with suite.step("in-process, late put, the master stands still") as note:
+            note(late_puts(cluster, cluster.masters[0]))
+        with suite.step("in-process, late put, the store stands still") as note:
+            note(late_puts(cluster, store))
     suite.finish()
 
 

@@ -283,12 +283,18 @@ def main() -> None:
     suite.headline("LMDeploy's own store connector")
     size = 2 * LAYERS * ROW_BYTES
     with suite.cluster(3) as cluster, engine(cluster) as here, engine(cluster) as there:
-        suite.check("save, look up, load", save_here_and_load_there, here, there)
-        suite.check("an object is gone", load_fails, here, there, lambda key: here.store.remove(key, True), NOT_FOUND, 3)
-        suite.check("an object is shorter", load_fails, here, there, replaced(here, 1), INVALID_PARAMS, 4)
-        suite.check("an object is longer", load_fails, here, there, replaced(here, size + 1), INVALID_PARAMS, 5)
-        suite.check("the leader is killed", kill_under_way, here, there, cluster)
-        suite.check("afterwards", load_fails, here, there, replaced(here, size - 1), INVALID_PARAMS, 6)
+        with suite.step("save, look up, load") as note:
+            note(save_here_and_load_there(here, there))
+        with suite.step("an object is gone") as note:
+            note(load_fails(here, there, lambda key: here.store.remove(key, True), NOT_FOUND, 3))
+        with suite.step("an object is shorter") as note:
+            note(load_fails(here, there, replaced(here, 1), INVALID_PARAMS, 4))
+        with suite.step("an object is longer") as note:
+            note(load_fails(here, there, replaced(here, size + 1), INVALID_PARAMS, 5))
+        with suite.step("the leader is killed") as note:
+            note(kill_under_way(here, there, cluster))
+        with suite.step("afterwards") as note:
+            note(load_fails(here, there, replaced(here, size - 1), INVALID_PARAMS, 6))
     suite.finish()
 
 

@@ -80,12 +80,6 @@ def _print(name: str, result: str, began: float, note: str) -> None:
     print(f"{name:66} {result:8} {time.monotonic() - began:5.0f} s   {note}", flush=True)
 
 
-def check(name: str, claim: Callable[..., str], *arguments: object) -> None:
-    """A step of one function that raises if what it claims is not so. It returns a note."""
-    with step(name) as note:
-        note(claim(*arguments))
-
-
 class LeaderKill:
     """Kills the leader as soon as the condition holds, while something else runs."""
 

@@ -231,6 +231,12 @@ def spec(cluster: Cluster, segment: str = "64mb", **parameters: Any) -> str:
     return json.dumps(values)
 
 
+def object_keys(name: str, count: int = CHUNKS) -> list[Any]:
+    from lmcache.v1.distributed.api import ObjectKey
+
+    return [ObjectKey(number.to_bytes(32, "big"), f"model-{name}", kv_rank=0, cache_salt="user") for number in range(count)]
+
+
 class Adapter:
     """LMCache's adapter as its server makes it, and the waiting that its controllers do."""
 
@@ -242,11 +248,6 @@ class Adapter:
         (config,) = parse_args_to_l2_adapters_config(given).adapters
         self.adapter = create_l2_adapter(config)
         self.memory = Memory({})
-
-    def keys(self, name: str, count: int = CHUNKS) -> list[Any]:
-        from lmcache.v1.distributed.api import ObjectKey
-
-        return [ObjectKey(number.to_bytes(32, "big"), f"model-{name}", kv_rank=0, cache_salt="user") for number in range(count)]
 
     def _wait(self, descriptor: int, result: Callable[[], Any]) -> Any:
         def ready() -> Any:
@@ -307,7 +308,7 @@ def adapter(cluster: Cluster, **parameters: Any) -> Iterator[Adapter]:
 
 def calls_of_the_adapter(cluster: Cluster) -> str:
     with adapter(cluster, force_delete=True) as engine:
-        keys, absent = engine.keys("calls"), engine.keys("absent", 1)
+        keys, absent = object_keys("calls"), object_keys("absent", 1)
         assert engine.lookup(keys) == [False] * CHUNKS
         stored, contents = engine.put(keys)
         assert stored
@@ -334,7 +335,7 @@ def kill_under_the_adapter(cluster: Cluster) -> str:
 
         def round_(number: int) -> int:
             nonlocal failed
-            keys = engine.keys(f"round-{number}", 4)
+            keys = object_keys(f"round-{number}", 4)
             stored, contents = engine.put(keys)
             if stored:
                 values.update(zip(keys, contents, strict=True))
@@ -352,6 +353,35 @@ def kill_under_the_adapter(cluster: Cluster) -> str:
         assert engine.lookup(keys) == [True] * len(keys)
         assert engine.load(keys) == list(values.values())
     return f"{len(values)} chunks, {failed} stores failed in between"
+
+
+def controllers_of_the_server(cluster: Cluster) -> str:
+    """LMCache's storage manager writes chunks behind, and fetches what its own memory no longer has."""
+    from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, PrefetchTaskSpec
+    from lmcache.v1.distributed.config import parse_args
+    from lmcache.v1.distributed.storage_manager import StorageManager
+
+    memory, keys = Memory({}), object_keys("controllers")
+    layout = MemoryLayoutDesc(memory.metadata.get_shapes(), memory.metadata.get_dtypes())
+    manager = StorageManager(parse_args(["--l1-size-gb", "0.1", "--eviction-policy", "LRU", "--l2-adapter", spec(cluster)]))
+    try:
+        chunks = manager.reserve_write(keys, layout)
+        for chunk in chunks.values():
+            memoryview(chunk.byte_array).cast("B")[:] = os.urandom(chunk.get_size())
+        contents = [content(chunks[key]) for key in keys]
+        manager.finish_write(keys)
+        size = sum(map(len, contents))
+        until("the chunks are stored", lambda: [used for used, _ in manager.get_l2_usages()] == [size])
+        manager.clear(force=True)
+        handle = manager.submit_prefetch_task(PrefetchTaskSpec([GroupedObjectKeys(keys, 0, layout)]))
+        assert manager.wait_prefetch_status(handle, PATIENCE)
+        assert manager.query_prefetch_status(handle).l2_hit_count == len(keys)
+        with manager.read_prefetched_results(keys) as loaded:
+            assert [content(chunk) for chunk in loaded] == contents
+        manager.finish_read_prefetched(keys)
+    finally:
+        manager.close()
+    return f"{len(keys)} chunks fetched"
 
 
 def run(module: str, *arguments: str) -> str:
@@ -402,6 +432,8 @@ def main() -> None:
             cluster.start()
         with suite.step("multiprocess: store, lookup, load, delete") as note:
             note(calls_of_the_adapter(cluster))
+        with suite.step("multiprocess: LMCache's storage manager writes and fetches") as note:
+            note(controllers_of_the_server(cluster))
         with suite.step("multiprocess: LMCache's own check, basic_check") as note:
             note(lmcaches_check(cluster))
         with suite.step("multiprocess: LMCache's own benchmark, bench l2") as note:

@@ -41,7 +41,8 @@ pub struct MasterArgs {
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9003")]
     pub http_listen: String,
     /// Listen address of a second HTTP port with nothing but `/metadata` and `/health`, for engines that were made for
-    /// Mooncake's metadata server. It accepts connections before the cluster has formed [default: none]
+    /// Mooncake's metadata server. It accepts connections before the cluster has formed; `none` overrides a variable or a
+    /// file that has one [default: none]
     #[arg(long, value_name = "IP:PORT")]
     pub metadata_listen: Option<String>,
     /// Host under which others reach this master [default: its own entry in --peers]
@@ -93,6 +94,10 @@ pub struct MasterArgs {
     /// look for them (0s: none)
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub metrics_log: Span,
+    /// Show metrics at `/metrics` under Mooncake's names as well, for tools that look for them there. They are always at
+    /// `/metrics?compat=mooncake`
+    #[arg(long)]
+    pub mooncake_metrics: bool,
     /// Exit when standard input is closed, so that this process ends with its parent
     #[arg(long, hide = true)]
     pub exit_on_stdin_eof: bool,
@@ -157,7 +162,7 @@ impl MasterArgs {
             ("raft-listen", &self.raft_listen),
             ("http-listen", &self.http_listen),
         ];
-        let metadata = self.metadata_listen.as_ref().map(|value| ("metadata-listen", value));
+        let metadata = self.metadata_address().map(|value| ("metadata-listen", value));
         for (flag, value) in listens.into_iter().chain(metadata) {
             if value.parse::<std::net::SocketAddr>().is_err() {
                 return Err(MasterConfigError::Listen { flag, value: value.clone() });
@@ -188,6 +193,11 @@ impl MasterArgs {
             return Ok(None);
         }
         Ok(Some(PeerList::parse(&self.peers, self.cluster_size)?))
+    }
+
+    /// Returns the listen address for `/metadata` alone.
+    pub(crate) fn metadata_address(&self) -> Option<&String> {
+        self.metadata_listen.as_ref().filter(|address| *address != "none")
     }
 
     /// Returns the replicated settings with which a new cluster starts.
@@ -241,6 +251,14 @@ mod tests {
             [50051, DEFAULT_RAFT_PORT, 9003]
         );
         assert_eq!(args.data_dir, PathBuf::from("./mc-data/master"));
+    }
+
+    #[test]
+    fn no_port_for_metadata_can_be_asked_for() {
+        let metadata = |args: &[&str]| parse(args).unwrap().metadata_address().cloned();
+        assert_eq!(metadata(&["--single", "--metadata-listen", "0.0.0.0:7"]).as_deref(), Some("0.0.0.0:7"));
+        assert_eq!(metadata(&["--single", "--metadata-listen", "none"]), None);
+        assert!(parse(&["--single", "--metadata-listen", "none"]).unwrap().check().is_ok());
     }
 
     #[test]

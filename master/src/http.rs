@@ -16,8 +16,9 @@ use crate::api::Api;
 use crate::metrics::{MasterMetrics, Sample, TenantSample};
 use crate::mooncake;
 
-/// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status`, and those of Mooncake.
-pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
+/// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status`, and those of Mooncake. `default` says what `/metrics` has if
+/// the request does not.
+pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>, default: Names) -> Router {
     let (ready, scraped, shown) = (api.clone(), api.clone(), api.clone());
     let standard = standard_routes(
         move || readiness(&ready),
@@ -26,23 +27,36 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
             async move { status_json(&api.status_reply().await) }
         },
     );
-    let scrape = move |Query(names): Query<Names>| std::future::ready(page(&scraped, &metrics, &names));
+    let scrape =
+        move |Query(scrape): Query<Scrape>| std::future::ready(page(&scraped, &metrics, &scrape, default));
     standard.route("/metrics", get(scrape)).merge(mooncake::routes(api))
 }
 
-/// Whose names metrics have.
+/// Whose names metrics have where a request does not say it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Names {
+    Own,
+    /// Ours, and Mooncake's after them: no name is both.
+    OwnAndMooncake,
+}
+
+/// Parameters of a scrape.
 #[derive(Debug, Deserialize)]
-struct Names {
+struct Scrape {
     compat: Option<String>,
 }
 
-fn page(api: &Api, metrics: &MasterMetrics, names: &Names) -> Response {
+fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: Names) -> Response {
     metrics.show(sample(api));
     let page = metrics.render();
-    match names.compat.as_deref() {
-        None => metrics_page(page),
-        Some("mooncake") => metrics_page(mooncake::renamed(&page, api)),
-        Some(other) => {
+    match (scrape.compat.as_deref(), default) {
+        (None, Names::Own) => metrics_page(page),
+        (None, Names::OwnAndMooncake) => {
+            let renamed = mooncake::renamed(&page, api);
+            metrics_page(page + &renamed)
+        }
+        (Some("mooncake"), _) => metrics_page(mooncake::renamed(&page, api)),
+        (Some(other), _) => {
             let why = format!("compat={other} is not known: it can be mooncake\n");
             (StatusCode::BAD_REQUEST, why).into_response()
         }

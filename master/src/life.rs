@@ -17,7 +17,7 @@ use crate::api::{Api, InFlight, KeptForStores, MasterService};
 use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
-use crate::http;
+use crate::http::{self, Names};
 use crate::leader::{
     Coordinator, CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members,
     keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors, tell_of_members,
@@ -273,8 +273,10 @@ impl Life {
                 tracing::error!("the client port is closed: {error}");
             }
         });
-        self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone()), "HTTP");
-        let every = self.config.args.metrics_log.0;
+        let args = &self.config.args;
+        let names = if args.mooncake_metrics { Names::OwnAndMooncake } else { Names::Own };
+        self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone(), names), "HTTP");
+        let every = args.metrics_log.0;
         if !every.is_zero() {
             self.tasks.spawn(mooncake::log_summaries(self.api.clone(), every, self.stop.clone()));
         }

@@ -146,7 +146,7 @@ impl Master {
         let node = identity.node();
         let network = environment.network.as_ref();
         // Before the log is read, which can take minutes: probes of pods that were made for Mooncake connect to this port.
-        let metadata = match &args.metadata_listen {
+        let metadata = match args.metadata_address() {
             Some(address) => Some(listen(network, "metadata-listen", address).await?),
             None => None,
         };

@@ -170,6 +170,7 @@ def test_without_flags() -> None:
         "raft-listen": "0.0.0.0:0",
         "data-dir": "mc-data/mooncake_master-50051",
         "advertise": "10.0.0.9",
+        "mooncake-metrics": "",
         "metrics-log": "10s",
     }
 
@@ -239,6 +240,9 @@ def test_variables_take_the_place_of_defaults_and_not_of_flags() -> None:
     assert "metadata-listen" not in flags("--enable_http_metadata_server", MC_METADATA_LISTEN="0.0.0.0:1")
     metadata = flags("--enable_http_metadata_server", "--http_metadata_server_port=7", MC_METADATA_LISTEN="0.0.0.0:1")
     assert metadata["metadata-listen"] == "0.0.0.0:7"
+    assert flags("--enable_http_metadata_server=false", MC_METADATA_LISTEN="0.0.0.0:1")["metadata-listen"] == "none"
+    assert "metadata-listen" not in flags("--enable_http_metadata_server=false")
+    assert "mooncake-metrics" not in flags(MC_MOONCAKE_METRICS="false")
     assert "single" in flags(MC_SINGLE="1", RBG_ROLE_INDEX="1")
     assert "single" not in flags(MC_SINGLE="false")
     assert "exclude each other" in refusal("--peers=a,b,c", MC_SINGLE="true")
@@ -246,6 +250,7 @@ def test_variables_take_the_place_of_defaults_and_not_of_flags() -> None:
 
 def test_no_default_wins_over_a_file() -> None:
     assert flags(MC_CONFIG="mc.toml") == {}
+    assert flags("--noenable_http_metadata_server", MC_CONFIG="mc.toml") == {"metadata-listen": "none"}
     given = "--port=7 --metrics_port=8 --enable_http_metadata_server --data_dir=/d --enable_metric_reporting --cluster_size=3"
     assert flags(*given.split(), MC_CONFIG="mc.toml") == {
         "cluster-size": "3",

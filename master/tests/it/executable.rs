@@ -114,6 +114,23 @@ async fn the_metadata_port_serves_the_table_of_the_cluster() {
 }
 
 #[tokio::test]
+async fn metrics_have_both_names_where_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY, "--mooncake-metrics"];
+    let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
+    let http = master.address("http").await;
+    until("the master leads", async || http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200))
+        .await;
+    let (_, page) = http_get(&http, "/metrics").await.unwrap();
+    for line in ["mc_objects 0", "master_key_count 0"] {
+        assert_eq!(page.lines().filter(|shown| *shown == line).count(), 1, "{line} in\n{page}");
+    }
+    let (_, page) = http_get(&http, "/metrics?compat=mooncake").await.unwrap();
+    assert!(!page.contains("mc_objects"), "{page}");
+}
+
+#[tokio::test]
 async fn the_log_sums_the_pool_up_where_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
     let args =

@@ -18,7 +18,8 @@ const PATHS: [(&str, &str, &str); 15] = [
     (
         "/metrics",
         "this master",
-        "Metrics in Prometheus's format; with `?compat=mooncake` [under Mooncake's names](#metrics-of-mc-master-under-mooncakes-names)",
+        "Metrics in Prometheus's format; with `?compat=mooncake` [under Mooncake's names](#metrics-of-mc-master-under-mooncakes-names), with \
+         `--mooncake-metrics` under both",
     ),
     (
         "/metadata?key=KEY",

@@ -76,7 +76,7 @@ class _Translation:
         arguments += self.option("disk-reserve", "")
         arguments += ["--ephemeral"] if self.given.is_true("ephemeral") else []
         arguments += self.durations()
-        arguments += self.metrics_log()
+        arguments += self.metrics()
         arguments += self.log()
         return Command(arguments, self.warnings)
 
@@ -135,11 +135,14 @@ class _Translation:
     def http(self) -> list[str]:
         metrics = self.resolved("metrics_host", self.given.text("metrics_host", "0.0.0.0"))
         arguments = self.listen("http-listen", {"metrics_host", "metrics_port"}, metrics, self.port("metrics_port", 9003))
+        has_own = self.has_file or bool(self.environ.get("MC_METADATA_LISTEN"))
         if self.given.is_true("enable_http_metadata_server"):
             names = {"http_metadata_server_host", "http_metadata_server_port"}
             host = self.resolved("http_metadata_server_host", self.given.text("http_metadata_server_host", "0.0.0.0"))
             if names & self.given.values.keys() or not self.environ.get("MC_METADATA_LISTEN"):
                 arguments += ["--metadata-listen", join_host_port(host, self.port("http_metadata_server_port", 8080))]
+        elif "enable_http_metadata_server" in self.given.values and has_own:
+            arguments += ["--metadata-listen", "none"]
         return arguments
 
     def raft(self, peers: str, address: str, port: int) -> list[str]:
@@ -199,10 +202,12 @@ class _Translation:
         level = _LEVELS.get(log_level(self.given))
         return ["--log", f"{level},openraft=off"] if level else []
 
-    def metrics_log(self) -> list[str]:
+    def metrics(self) -> list[str]:
+        # Tools for Mooncake look for its names at `/metrics`.
+        names = [] if self.has_file or self.environ.get("MC_MOONCAKE_METRICS") else ["--mooncake-metrics"]
         if "enable_metric_reporting" in self.given.values:
-            return ["--metrics-log", "10s" if self.given.is_true("enable_metric_reporting") else "0s"]
-        return self.option("metrics-log", "10s")
+            return [*names, "--metrics-log", "10s" if self.given.is_true("enable_metric_reporting") else "0s"]
+        return [*names, *self.option("metrics-log", "10s")]
 
     def address(self) -> str:
         interface = self.given.text("rpc_interface")

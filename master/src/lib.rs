@@ -1,5 +1,6 @@
 //! A master of an mc pool: the replicated index of which key lies where, and the API to it.
 
+mod answer_room;
 mod api;
 mod config;
 mod data_disk;

@@ -9,7 +9,7 @@ use mc_net::{Greeting, Room, Rules};
 use mc_process::{descriptor_limit, http};
 
 /// Most descriptors that are not for accepted connections: the log's files, snapshots, three connections to each other
-/// master, and the runtimes' own.
+/// master, those over which requests are passed on, and the runtimes' own.
 const OWN: usize = 512;
 /// Most connections of other masters: each has three, and as many again while it reconnects.
 const RAFT: usize = 128;
@@ -37,6 +37,16 @@ impl Shares {
     }
 }
 
+/// Returns the most HTTP requests that are passed on to the leader at a time, each over a connection of its own.
+pub(crate) fn passed_on() -> usize {
+    passed_on_of(descriptor_limit())
+}
+
+/// Returns their share under a limit of `limit` descriptors: a small part of those that are not for accepted connections.
+fn passed_on_of(limit: usize) -> usize {
+    (limit / 64).clamp(1, 32)
+}
+
 /// Returns the rules of the port for clients and stores, beside a number of HTTP ports.
 pub(crate) fn for_clients(http_ports: usize) -> Rules {
     Rules {
@@ -61,6 +71,13 @@ pub(crate) fn for_masters() -> Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_that_are_passed_on_leave_most_to_the_log() {
+        for limit in [64, 256, 1_024, 20_000, 1 << 30] {
+            assert!(passed_on_of(limit) * 16 <= OWN.min(limit / 2), "of {limit}");
+        }
+    }
 
     #[test]
     fn each_port_gets_its_share_and_the_log_keeps_its_own() {

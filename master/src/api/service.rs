@@ -13,8 +13,10 @@ use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
 use super::shed::{Shedder, Sheds};
 use super::{cluster, config, objects, stores, tenants};
+use crate::answer_room::AnswerRoom;
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
+use crate::ports;
 
 /// The API on the client port. It listens before there is a cluster, and says so until there is one.
 pub(crate) struct Api {
@@ -24,13 +26,16 @@ pub(crate) struct Api {
     services: ArcSwapOption<Services>,
     waiting: arc_swap::ArcSwap<String>,
     pub(crate) shedder: Shedder,
+    /// Room for answers over HTTP.
+    pub(crate) answers: AnswerRoom,
 }
 
 impl Api {
     pub(crate) fn new(node: NodeId, network: Arc<dyn Network>, metrics: Arc<MasterMetrics>) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
         let shedder = Shedder::new(metrics.calls_shed.clone());
-        Arc::new(Self { node, network, metrics, services: ArcSwapOption::empty(), waiting, shedder })
+        let answers = AnswerRoom::new(ports::passed_on());
+        Arc::new(Self { node, network, metrics, services: ArcSwapOption::empty(), waiting, shedder, answers })
     }
 
     /// Starts to answer calls with `services`.

@@ -7,12 +7,12 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{self, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use mc_net::Network;
 use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::keys::NEXT;
+use crate::answer_room::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Services};
 
@@ -60,11 +60,14 @@ enum Missing {
 /// The caller gets an answer within [`WITHIN`], from any master: Mooncake's clients follow no redirection. A request that
 /// another master passed on goes no further, so there is no loop, whatever the two believe.
 ///
+/// A large answer has its room before it is made, here or by the leader, and keeps it until it is sent.
+///
 /// # Errors
 /// The reason why there is no answer now.
 pub(super) async fn on_leader<F>(
     api: &Api,
     asked: &Asked,
+    size: AnswerSize,
     serve: impl Fn(Arc<Services>) -> F,
 ) -> Result<Response, String>
 where
@@ -74,9 +77,12 @@ where
         return Err("this master belongs to no cluster yet".into());
     };
     let end = Instant::now() + WITHIN;
+    let Ok(room) = timeout_at(end, api.answers.reserve(size)).await else {
+        return Err("this master sends as many large answers as it has memory for: try again shortly".into());
+    };
     loop {
         let refusal = match timeout_at(end, serve(services.clone())).await {
-            Ok(Ok(response)) => return Ok(response),
+            Ok(Ok(response)) => return Ok(room.with(response).await),
             Ok(Err(refusal)) => refusal,
             Err(_) => {
                 // A leader that reaches no majority waits for one.
@@ -94,8 +100,8 @@ where
         }
         let why = match services.coordinator.leader_http() {
             Some(leader) => {
-                match asked.forward(api.network(), &leader, services.coordinator.raft.timing(), end).await {
-                    Ok(response) => return Ok(response),
+                match asked.forward(api, &leader, size, services.coordinator.raft.timing(), end).await {
+                    Ok(response) => return Ok(room.with(response).await),
                     Err(Missing::Unknown(why)) => return Err(why),
                     Err(Missing::Again(why)) => format!("{why}: try again shortly"),
                 }
@@ -116,8 +122,9 @@ impl Asked {
     /// another leader can answer as well, twice that: two round trips of a leader that lives, and one to its followers.
     async fn forward(
         &self,
-        network: &dyn Network,
+        api: &Api,
         leader: &str,
+        size: AnswerSize,
         timing: RaftTiming,
         end: Instant,
     ) -> Result<Response, Missing> {
@@ -125,20 +132,29 @@ impl Asked {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
+        // Held until the answer is here and its connection is closed.
+        let Ok(_place) = timeout_at(end, api.answers.pass_on()).await else {
+            return Err(Missing::Again(
+                "this master passes on as many requests as it has connections for".into(),
+            ));
+        };
         let begun = Instant::now();
         let connect_by = end.min(begun + timing.election_max);
         let end = if self.reads() { end.min(begun + 2 * timing.election_max) } else { end };
-        let mut answer = match timeout_at(end, exchange(network, leader, connect_by, request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error @ ExchangeError::Unsent { .. })) => return Err(Missing::Again(error.to_string())),
-            Ok(Err(error @ ExchangeError::Unanswered { .. })) => {
-                return Err(self.unanswered(error.to_string()));
-            }
-            Err(_) => {
-                let waited = begun.elapsed().as_millis();
-                return Err(self.unanswered(format!("no answer from {leader} within {waited} ms")));
-            }
-        };
+        let mut answer =
+            match timeout_at(end, exchange(api.network(), leader, connect_by, size.most(), request)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error @ ExchangeError::Unsent { .. })) => {
+                    return Err(Missing::Again(error.to_string()));
+                }
+                Ok(Err(error @ ExchangeError::Unanswered { .. })) => {
+                    return Err(self.unanswered(error.to_string()));
+                }
+                Err(_) => {
+                    let waited = begun.elapsed().as_millis();
+                    return Err(self.unanswered(format!("no answer from {leader} within {waited} ms")));
+                }
+            };
         if is_refusal(answer.status()) {
             return Err(Missing::Again(format!("{leader} answers that it does not lead")));
         }
@@ -167,4 +183,104 @@ impl Asked {
 /// Whether a master did nothing, because it does not lead. A build that redirects did nothing either.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::MISDIRECTED_REQUEST | StatusCode::TEMPORARY_REDIRECT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use futures::FutureExt as _;
+    use futures::future::{BoxFuture, pending};
+    use mc_net::{ChannelOptions, Connection, Listener, Network, TcpNetwork};
+    use mc_process::metrics::Registry;
+    use mc_types::NodeId;
+    use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+    use tonic::transport::{Channel, Error};
+
+    use super::*;
+    use crate::metrics::MasterMetrics;
+
+    /// A leader that takes no connection, or takes one and answers nothing.
+    #[derive(Debug, Default)]
+    struct Silent {
+        accepts: bool,
+        accepted: Mutex<Vec<DuplexStream>>,
+    }
+
+    impl Network for Silent {
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
+            pending().boxed()
+        }
+
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+            if !self.accepts {
+                return pending().boxed();
+            }
+            let (ours, theirs) = duplex(4 << 10);
+            self.accepted.lock().unwrap().push(theirs);
+            async { Ok(Connection::new(ours)) }.boxed()
+        }
+
+        fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, Error> {
+            TcpNetwork.channel(address, options)
+        }
+    }
+
+    /// Passes a request on to such a leader. Returns the reason why there is no answer, whether the next leader may be asked,
+    /// and how long that took.
+    async fn passed_on(method: Method, timing: RaftTiming, leader: &Arc<Silent>) -> (String, bool, Duration) {
+        let metrics = Arc::new(MasterMetrics::new(Registry::new()));
+        let api = Api::new(NodeId(1), leader.clone(), metrics);
+        let uri = Uri::from_static("/metadata?key=a");
+        let asked = Asked { method, body: Bytes::from_static(b"value"), uri, forwarded: false };
+        let begun = Instant::now();
+        let answer = asked.forward(&api, "leader:9003", AnswerSize::Small, timing, begun + WITHIN).await;
+        let (why, again) = match answer {
+            Err(Missing::Again(why)) => (why, true),
+            Err(Missing::Unknown(why)) => (why, false),
+            Ok(answer) => (answer.status().to_string(), false),
+        };
+        (why, again, begun.elapsed())
+    }
+
+    /// The clock of these tests stands still unless all wait for it, so a wait has its length exactly, to the timer's millisecond.
+    fn is(waited: Duration, bound: Duration) -> bool {
+        (bound..=bound + Duration::from_millis(1)).contains(&waited)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_takes_no_connection_gets_an_election_and_then_the_next_one_is_asked() {
+        for (method, timing) in [(Method::GET, RaftTiming::LAN), (Method::PUT, RaftTiming::WAN)] {
+            let leader = Arc::new(Silent::default());
+            let (why, again, waited) = passed_on(method.clone(), timing, &leader).await;
+            assert!(again && why.contains("cannot connect to leader:9003"), "{method}: {why}");
+            assert!(is(waited, timing.election_max), "{method}: {waited:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_of_a_silent_leader_is_repeated_and_a_change_is_not() {
+        for (method, timing, bound) in [
+            (Method::GET, RaftTiming::LAN, 2 * RaftTiming::LAN.election_max),
+            (Method::GET, RaftTiming::WAN, 2 * RaftTiming::WAN.election_max),
+            (Method::PUT, RaftTiming::LAN, WITHIN),
+        ] {
+            let leader = Arc::new(Silent { accepts: true, ..Silent::default() });
+            let reads = method == Method::GET;
+            let (why, again, waited) = passed_on(method.clone(), timing, &leader).await;
+            assert!(why.contains("no answer from leader:9003"), "{method}: {why}");
+            assert_eq!(
+                (again, why.contains("may have been made or not")),
+                (reads, !reads),
+                "{method}: {why}"
+            );
+            assert!(is(waited, bound), "{method} {timing}: {waited:?}");
+            let mut sent = String::new();
+            let mut peer = leader.accepted.lock().unwrap().pop().unwrap();
+            peer.read_to_string(&mut sent).await.unwrap();
+            assert!(sent.starts_with(&format!("{method} /metadata?key=a HTTP/1.1\r\n")), "{sent}");
+            assert!(sent.contains("mc-forwarded: 1\r\n") && sent.ends_with("\r\n\r\nvalue"), "{sent}");
+        }
+    }
 }

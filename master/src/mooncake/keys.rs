@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -6,12 +7,14 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
+use mc_index::KeyPage;
 use mc_types::{Code, MAX_ITEMS};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
 use super::answers::{TEXT, bad_request, failure, or_unavailable};
 use super::forward::{Asked, on_leader};
+use crate::answer_room::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Described, Refusal, Services};
 
@@ -122,19 +125,39 @@ pub(super) async fn get_all_keys(
     if !(1..=PAGE_KEYS).contains(&limit) {
         return bad_request(format!("limit={limit} is out of bounds: 1 to {PAGE_KEYS}"));
     }
-    or_unavailable(on_leader(&api, &asked, |services| page_of_keys(services, from, limit)).await)
+    or_unavailable(
+        on_leader(&api, &asked, AnswerSize::Large, |services| page_of_keys(services, from, limit)).await,
+    )
 }
 
-async fn page_of_keys(services: Arc<Services>, mut from: u64, limit: usize) -> Result<Response, Refusal> {
+async fn page_of_keys(services: Arc<Services>, from: u64, limit: usize) -> Result<Response, Refusal> {
+    let objects = &services.objects;
+    let look = |from, limit| objects.list_keys(DEFAULT_TENANT, b"", from, limit);
+    let (lines, next) = page_of(look, from, limit).await?;
+    Ok(match next {
+        Some(next) => (TEXT, [(NEXT, next.to_string())], lines).into_response(),
+        None => (TEXT, lines).into_response(),
+    })
+}
+
+/// Collects the keys of several look-ups, one a line. Returns also the position of the next page, if there is one.
+async fn page_of<F>(
+    look: impl Fn(u64, usize) -> F,
+    mut from: u64,
+    limit: usize,
+) -> Result<(Vec<u8>, Option<u64>), Refusal>
+where
+    F: Future<Output = Result<KeyPage, Refusal>>,
+{
     let (mut lines, mut listed) = (Vec::new(), 0);
     for _ in 0..PAGE_LOOKS {
-        let page = services.objects.list_keys(DEFAULT_TENANT, b"", from, limit - listed).await?;
+        let page = look(from, limit - listed).await?;
         listed += page.objects.len();
         for object in page.objects {
             lines.extend(object.key);
             lines.push(b'\n');
         }
-        let Some(next) = page.next else { return Ok((TEXT, lines).into_response()) };
+        let Some(next) = page.next else { return Ok((lines, None)) };
         from = next;
         if listed >= limit || lines.len() >= PAGE_BYTES {
             break;
@@ -142,7 +165,7 @@ async fn page_of_keys(services: Arc<Services>, mut from: u64, limit: usize) -> R
         // A look-up never waits, and all of them in one go would hold up other calls on this thread.
         yield_now().await;
     }
-    Ok((TEXT, [(NEXT, from.to_string())], lines).into_response())
+    Ok((lines, Some(from)))
 }
 
 /// `/query_key?key=KEY`: the replicas of an object. It takes no lease, and is no use for the eviction order.
@@ -163,7 +186,7 @@ pub(super) async fn query_key(
             Err(code) => failure(StatusCode::NOT_FOUND, code as i32, code.name()),
         })
     };
-    or_unavailable(on_leader(&api, &asked, replicas).await)
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, replicas).await)
 }
 
 /// `/batch_query_keys?keys=KEY,KEY`: the replicas of several objects.
@@ -185,5 +208,34 @@ pub(super) async fn batch_query_keys(
         let results = names.iter().map(|name| (*name).to_owned()).zip(found.into_iter().map(KeyResult::new));
         Ok(Json(Results { success: true, data: results.collect() }).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, results).await)
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, results).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::ready;
+
+    use futures::poll;
+    use mc_index::ListedObject;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn other_calls_run_between_the_look_ups_of_a_page() {
+        let looks = Cell::new(0);
+        let look = |from: u64, _| {
+            looks.set(looks.get() + 1);
+            let object =
+                ListedObject { key: b"key".to_vec(), size: 1, version: mc_types::PutId(1), after: from + 1 };
+            ready(Ok(KeyPage { objects: vec![object], next: Some(from + 1) }))
+        };
+        let mut page = std::pin::pin!(page_of(look, 0, PAGE_KEYS));
+        for looked in 1..=PAGE_LOOKS {
+            assert!(poll!(&mut page).is_pending());
+            assert_eq!(looks.get(), looked, "one look-up, then the turn of others");
+        }
+        let (lines, next) = page.await.unwrap();
+        assert_eq!((lines.len(), next), (4 * PAGE_LOOKS, Some(PAGE_LOOKS as u64)));
+    }
 }

@@ -13,6 +13,7 @@ use mc_types::Code;
 use serde::Deserialize;
 
 use super::forward::{Asked, on_leader};
+use crate::answer_room::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Services};
 
@@ -40,7 +41,7 @@ async fn serve(State(api): State<Arc<Api>>, Query(Entry { key }): Query<Entry>, 
         let why = format!("a value of {} bytes: it can have {KEY_VALUE_MAX} at most\n", asked.body.len());
         return (StatusCode::PAYLOAD_TOO_LARGE, why).into_response();
     }
-    let answer = on_leader(&api, &asked, |services| act(services, &key, &asked)).await;
+    let answer = on_leader(&api, &asked, AnswerSize::Small, |services| act(services, &key, &asked)).await;
     answer.unwrap_or_else(|why| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response())
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::answers::{TEXT, or_unavailable};
 use super::forward::{Asked, on_leader};
+use crate::answer_room::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Leading, Refusal, Services};
 
@@ -94,7 +95,7 @@ pub(super) async fn get_all_segments(State(api): State<Arc<Api>>, asked: Asked) 
         let lines: String = well.map(|segment| format!("{}\n", segment.segment_name)).collect();
         Ok((TEXT, lines).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, names).await)
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, names).await)
 }
 
 /// `/get_segments_detail`.
@@ -103,7 +104,7 @@ pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: Aske
         let segments = mounted(services).await?;
         Ok(Json(Details { total_segments: segments.len(), segments }).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, details).await)
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, details).await)
 }
 
 #[cfg(test)]

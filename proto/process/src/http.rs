@@ -139,8 +139,10 @@ async fn answer_one(request: Request, next: Next) -> Response {
 
 /// Time limit of a [`request`].
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
-/// Largest answer in bytes, its head included.
-const LARGEST_ANSWER: u64 = 64 << 20;
+/// Largest answer of a [`request`] in bytes.
+const LARGEST_ANSWER: usize = 64 << 20;
+/// Largest head of an answer in bytes.
+const LARGEST_HEAD: usize = 16 << 10;
 
 /// Why an [`exchange`] has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +174,8 @@ impl From<ExchangeError> for io::Error {
 }
 
 /// Sends an HTTP request to one of our processes at `address` (`host:port`), on a connection of its own, which must be
-/// there by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer.
+/// there by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer, whose body may have
+/// `largest` bytes.
 ///
 /// # Errors
 /// [`ExchangeError`]
@@ -180,6 +183,7 @@ pub async fn exchange(
     network: &dyn Network,
     address: &str,
     connect_by: Instant,
+    largest: usize,
     request: http::Request<Bytes>,
 ) -> Result<http::Response<Bytes>, ExchangeError> {
     let stream = timeout_at(connect_by, network.connect(address)).await;
@@ -190,7 +194,7 @@ pub async fn exchange(
     let exchanged = async {
         stream.write_all(&written(address, &request)).await?;
         let mut answer = Vec::new();
-        stream.take(LARGEST_ANSWER).read_to_end(&mut answer).await?;
+        stream.take((largest + LARGEST_HEAD) as u64).read_to_end(&mut answer).await?;
         parsed(answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a whole HTTP answer"))
     };
     exchanged.await.map_err(|source| ExchangeError::Unanswered { address: address.to_owned(), source })
@@ -232,7 +236,7 @@ pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     let request = http::Request::builder().method(method).uri(path).body(Bytes::new()).map_err(invalid)?;
     let end = Instant::now() + REQUEST_WITHIN;
-    let answer = timeout_at(end, exchange(&TcpNetwork, address, end, request)).await??;
+    let answer = timeout_at(end, exchange(&TcpNetwork, address, end, LARGEST_ANSWER, request)).await??;
     let body = String::from_utf8_lossy(answer.body()).into_owned();
     Ok((answer.status().as_u16(), body))
 }

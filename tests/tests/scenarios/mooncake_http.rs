@@ -14,7 +14,7 @@ use tokio::time::Instant;
 async fn get(address: &str, path: &str) -> (u16, String, Option<String>, String) {
     let request = tonic::codegen::http::Request::get(path).body(Bytes::new()).unwrap();
     let connect_by = Instant::now() + Duration::from_secs(10);
-    let answer = exchange(&TcpNetwork, address, connect_by, request).await.unwrap();
+    let answer = exchange(&TcpNetwork, address, connect_by, 64 << 20, request).await.unwrap();
     let header = |name| Some(answer.headers().get(name)?.to_str().unwrap().to_owned());
     let text = String::from_utf8(answer.body().to_vec()).unwrap();
     (answer.status().as_u16(), header("content-type").unwrap_or_default(), header("mc-next"), text)

@@ -44,7 +44,7 @@ pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
 pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
 pub(crate) use eviction::keep_room;
 pub(crate) use grants::{GrantedReplica, StoreGrant};
-pub(crate) use key_values::KeyValues;
+pub(crate) use key_values::{KeyValues, SetFirst};
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
 pub(crate) use objects::{Doubtful, EndPut, Found, Lease, Miss, NewPin, NewPut, Objects, RemoveObject};

@@ -15,7 +15,10 @@ use serde::Deserialize;
 use super::forward::{Asked, on_leader};
 use crate::answer_room::AnswerSize;
 use crate::api::Api;
-use crate::leader::{Refusal, Services};
+use crate::leader::{Refusal, Services, SetFirst};
+
+/// Part of the keys under which Mooncake's transfer engines have their addresses.
+const RPC_META: &[u8] = b"rpc_meta";
 
 /// Parameters of a request.
 #[derive(Debug, Deserialize)]
@@ -49,6 +52,13 @@ async fn act(services: Arc<Services>, key: &str, asked: &Asked) -> Result<Respon
     let table = &services.key_values;
     let key = key.as_bytes();
     Ok(match asked.method {
+        Method::PUT if is_address(key) => match table.set_first(key.to_vec(), asked.body.to_vec()).await? {
+            SetFirst::Set(code) => changed(code, "metadata updated\n"),
+            SetFirst::Same => "metadata unchanged\n".into_response(),
+            SetFirst::Other => {
+                (StatusCode::BAD_REQUEST, "Duplicate rpc_meta key not allowed\n").into_response()
+            }
+        },
         Method::PUT => {
             changed(table.set(key.to_vec(), Some(asked.body.to_vec())).await?, "metadata updated\n")
         }
@@ -58,6 +68,11 @@ async fn act(services: Arc<Services>, key: &str, asked: &Asked) -> Result<Respon
             None => (StatusCode::NOT_FOUND, "metadata not found\n").into_response(),
         },
     })
+}
+
+/// Whether an entry is the address of an engine, which must not move to another engine unnoticed.
+fn is_address(key: &[u8]) -> bool {
+    key.windows(RPC_META.len()).any(|part| part == RPC_META)
 }
 
 fn changed(code: Code, done: &'static str) -> Response {

@@ -72,3 +72,26 @@ async fn every_master_answers_for_the_leader_and_entries_survive_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_address_of_an_engine_goes_to_the_first_one_until_it_is_deleted() {
+    let cluster = Cluster::builder().masters(3).stores(0).start().await;
+    let key = "mooncake%2Frpc_meta%2Fhost%3A12345";
+    // Through each master, all at once.
+    let puts = (0..30).map(async |n| {
+        let value = format!("{{\"rpc_port\":{n}}}");
+        (call(cluster.master_http(n % 3), "PUT", key, &value).await, value)
+    });
+    let answers = futures::future::join_all(puts).await;
+    let (first, others): (Vec<_>, Vec<_>) = answers.into_iter().partition(|((status, _), _)| *status == 200);
+    let [((_, text), value)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(text, "metadata updated\n");
+    for (answer, _) in &others {
+        assert_eq!(*answer, (400, "Duplicate rpc_meta key not allowed\n".to_owned()));
+    }
+    let http = cluster.master_http(0);
+    assert_eq!(call(http, "GET", key, "").await, (200, value.clone()));
+    assert_eq!(call(http, "PUT", key, value).await, (200, "metadata unchanged\n".to_owned()));
+    assert_eq!(call(http, "DELETE", key, "").await.0, 200);
+    assert_eq!(call(http, "PUT", key, "other").await, (200, "metadata updated\n".to_owned()));
+}

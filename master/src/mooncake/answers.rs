@@ -1,12 +1,13 @@
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
+use mc_types::Code;
 use serde::Serialize;
 
 /// Type of lists in plain text.
 pub(super) const TEXT: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
 
 /// Mooncake's number for a master that can't answer.
-const UNAVAILABLE_IN_CURRENT_MODE: i32 = -1011;
+pub(super) const UNAVAILABLE_IN_CURRENT_MODE: i32 = -1011;
 
 /// An error with a result code.
 #[derive(Serialize)]
@@ -30,6 +31,11 @@ pub(super) fn failure(status: StatusCode, error_code: i32, error_message: impl I
 
 pub(super) fn bad_request(error: impl Into<String>) -> Response {
     (StatusCode::BAD_REQUEST, Json(BadRequest { success: false, error: error.into() })).into_response()
+}
+
+/// Answers a parameter or a field that can't be used.
+pub(super) fn invalid(error_message: impl Into<String>) -> Response {
+    failure(StatusCode::BAD_REQUEST, Code::InvalidParams as i32, error_message)
 }
 
 /// Returns the answer, or the error that says why there is none.

@@ -1,11 +1,13 @@
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use mc_index::{SegmentView, State as Index, StoreView};
-use serde::Serialize;
+use mc_types::Code;
+use serde::{Deserialize, Serialize};
 
-use super::answers::{TEXT, or_unavailable};
+use super::answers::{TEXT, failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
 use crate::answer_room::AnswerSize;
 use crate::api::Api;
@@ -105,6 +107,71 @@ pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: Aske
         Ok(Json(Details { total_segments: segments.len(), segments }).into_response())
     };
     or_unavailable(on_leader(&api, &asked, AnswerSize::Large, details).await)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Name {
+    #[serde(default)]
+    segment: String,
+}
+
+/// `/query_segment?segment=NAME`: used and lent bytes of the stores with this name.
+pub(super) async fn query_segment(
+    State(api): State<Arc<Api>>,
+    Query(Name { segment: name }): Query<Name>,
+    asked: Asked,
+) -> Response {
+    let usage = async |services| {
+        let segments = mounted(services).await?;
+        let named = || segments.iter().filter(|segment| segment.segment_name == name);
+        if named().next().is_none() {
+            let why = format!("Failed to query segment: there is no segment {name:?}");
+            return Ok((StatusCode::INTERNAL_SERVER_ERROR, TEXT, why).into_response());
+        }
+        let sum = |of: fn(&Segment) -> u64| named().map(of).fold(0, u64::saturating_add);
+        let (used, capacity) =
+            (sum(|segment| segment.allocator_used_bytes), sum(|segment| segment.size_bytes));
+        // With the blank, as Mooncake writes it.
+        let lines = format!("{name}\nUsed(bytes): {used}\nCapacity(bytes) : {capacity}\n");
+        Ok((TEXT, lines).into_response())
+    };
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, usage).await)
+}
+
+#[derive(Serialize)]
+struct Status {
+    success: bool,
+    segment: String,
+    status: i32,
+    status_name: &'static str,
+    error_code: i32,
+    error_message: &'static str,
+}
+
+/// `/api/v1/segments/status?segment=NAME`.
+pub(super) async fn segment_status(
+    State(api): State<Arc<Api>>,
+    Query(Name { segment: name }): Query<Name>,
+    asked: Asked,
+) -> Response {
+    if name.is_empty() {
+        return invalid("Missing segment query parameter");
+    }
+    let status = async |services| {
+        let segments = mounted(services).await?;
+        let mut named = segments.iter().filter(|segment| segment.segment_name == name);
+        let Some(first) = named.next() else {
+            let code = Code::SegmentNotFound;
+            return Ok(failure(StatusCode::NOT_FOUND, code as i32, code.name()));
+        };
+        let status_name = if named.any(|segment| segment.status == OK) { OK } else { first.status };
+        // 0 is Mooncake's UNDEFINED.
+        let status = i32::from(status_name == OK);
+        let segment = name.clone();
+        let found = Status { success: true, segment, status, status_name, error_code: 0, error_message: "" };
+        Ok(Json(found).into_response())
+    };
+    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, status).await)
 }
 
 #[cfg(test)]

@@ -26,6 +26,15 @@ async fn json_at(address: &str, path: &str) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap())
 }
 
+/// Sends a request with a body. Returns the status and the text.
+async fn send(address: &str, method: &str, path: &str, body: &'static str) -> (u16, String) {
+    let request = tonic::codegen::http::Request::builder().method(method).uri(path);
+    let request = request.body(Bytes::from_static(body.as_bytes())).unwrap();
+    let connect_by = Instant::now() + Duration::from_secs(10);
+    let answer = exchange(&TcpNetwork, address, connect_by, 1 << 20, request).await.unwrap();
+    (answer.status().as_u16(), String::from_utf8(answer.body().to_vec()).unwrap())
+}
+
 async fn lines_at(address: &str, path: &str) -> BTreeSet<String> {
     let (status, kind, next, text) = get(address, path).await;
     assert_eq!((status, next), (200, None), "{path}: {text}");
@@ -176,6 +185,8 @@ async fn bad_requests_have_mooncakes_status_and_a_reason() {
         get(http, "/get_all_segments").await,
         (200, "text/plain; version=0.0.4".into(), None, String::new())
     );
+    let long_tenant = format!("/api/v1/tenant_quotas?tenant_id={}", "x".repeat(300));
+    let no_job = "/api/v1/drain_jobs/query?job_id=01234567-89ab-cdef-0123-456789abcdef".to_owned();
     let too_many = format!("/batch_query_keys?keys={}", vec!["k"; 4_097].join(","));
     for (path, status, why) in [
         ("/query_key?key=nothing", 404, "\"error_code\":-704,\"error_message\":\"OBJECT_NOT_FOUND\""),
@@ -193,8 +204,96 @@ async fn bad_requests_have_mooncakes_status_and_a_reason() {
         assert_eq!(code, status, "{path}: {text}");
         assert!(text.contains("\"success\":false") && text.contains(why), "{path}: {text}");
     }
-    let (code, _) = mc_process::http::request("PUT", http, "/get_all_keys").await.unwrap();
-    assert_eq!(code, 405);
+    for (method, path, body, status, why) in [
+        ("GET", "/query_segment?segment=x", "", 500, "Failed to query segment: there is no segment \"x\""),
+        ("GET", "/query_segment", "", 500, "Failed to query segment"),
+        ("GET", "/api/v1/segments/status", "", 400, "Missing segment query parameter"),
+        ("GET", "/api/v1/segments/status?segment=x", "", 404, "\"error_code\":-101"),
+        ("GET", "/api/v1/tenant_quotas?tenant_id=x", "", 404, "\"error_code\":-704"),
+        ("PUT", "/api/v1/tenant_quotas", "{}", 400, "Missing or invalid tenant_id"),
+        ("DELETE", "/api/v1/tenant_quotas", "", 400, "Missing or invalid tenant_id"),
+        ("DELETE", "/api/v1/tenant_quotas?tenant_id=x", "", 404, "\"error_code\":-704"),
+        ("PUT", "/api/v1/tenant_quotas?tenant_id=x", "{", 400, "Invalid JSON body"),
+        (
+            "PUT",
+            "/api/v1/tenant_quotas?tenant_id=x",
+            "{\"requested_quota_bytes\":-1}",
+            400,
+            "Invalid JSON body",
+        ),
+        (
+            "PUT",
+            "/api/v1/tenant_quotas?tenant_id=x",
+            "{\"requested_quota_bytes\":0}",
+            400,
+            "must be in [1, 2^63 - 1]",
+        ),
+        ("PUT", &long_tenant, "{\"requested_quota_bytes\":1}", 400, "Invalid tenant_id"),
+        ("POST", "/api/v1/drain_jobs", "", 400, "Invalid JSON body"),
+        ("POST", "/api/v1/drain_jobs", "{\"segments\":[]}", 400, "segments is empty"),
+        ("POST", "/api/v1/drain_jobs", "{\"segments\":[\"a\"]}", 409, "this pool has no drain jobs"),
+        ("GET", "/api/v1/drain_jobs/query?job_id=7", "", 400, "Missing or invalid job_id"),
+        ("GET", &no_job, "", 404, "\"error_code\":-1402"),
+        ("POST", "/api/v1/drain_jobs/cancel", "", 400, "Missing or invalid job_id"),
+        ("PUT", "/get_all_keys", "", 405, ""),
+        ("GET", "/api/v1/remove_all", "", 405, ""),
+        ("POST", "/api/v1/tenant_quotas", "", 405, ""),
+    ] {
+        let (code, text) = send(http, method, path, body).await;
+        assert_eq!(code, status, "{method} {path}: {text}");
+        assert!(text.contains(why), "{method} {path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn segments_quotas_and_removals_are_administered_through_any_master() {
+    let cluster = Cluster::builder().masters(3).stores(1).start().await;
+    let client = cluster.client().await;
+    for key in ["a", "b", "c"] {
+        client.put(key, &[7; 5_000]).await.unwrap();
+    }
+    let leader = cluster.leader().await;
+    let http = cluster.master_http((leader + 1) % 3);
+    let (_, status) = json_at(http, "/status").await;
+    let name = status["stores"][0]["name"].as_str().unwrap();
+
+    let (status, _, _, usage) = get(http, &format!("/query_segment?segment={name}")).await;
+    let (first, rest) = usage.split_once('\n').unwrap();
+    assert_eq!((status, first), (200, name));
+    let used = rest.strip_prefix("Used(bytes): ").and_then(|rest| rest.split_once('\n')).unwrap();
+    assert!(used.0.parse::<u64>().unwrap() >= 15_000, "{usage}");
+    assert_eq!(used.1, "Capacity(bytes) : 268435456\n");
+    let (_, found) = json_at(http, &format!("/api/v1/segments/status?segment={name}")).await;
+    let expected = json!({
+        "success": true, "segment": name, "status": 1, "status_name": "OK", "error_code": 0, "error_message": "",
+    });
+    assert_eq!(found, expected);
+    let (_, events) = json_at(http, "/kv_events/status").await;
+    assert_eq!(events["enabled"], json!(false));
+
+    // Quotas, also of the default tenant, which has this name here.
+    let quota = |of: &str| format!("/api/v1/tenant_quotas?tenant_id={of}");
+    for tenant in ["team", "default"] {
+        let (status, text) = send(http, "PUT", &quota(tenant), "{\"requested_quota_bytes\":1048576}").await;
+        let set: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((status, &set["data"]["requested_quota_bytes"]), (200, &json!(1 << 20)), "{text}");
+        assert_eq!(json_at(http, &quota(tenant)).await.1, set);
+    }
+    let (_, all) = json_at(http, "/api/v1/tenant_quotas").await;
+    let of_default = &all["data"][0];
+    assert_eq!((&of_default["tenant_id"], all["data"].as_array().unwrap().len()), (&json!("default"), 2));
+    assert!(of_default["charged_bytes"].as_u64().unwrap() >= 15_000, "{all}");
+    assert_eq!(send(http, "DELETE", &quota("default"), "").await.0, 409, "it has objects");
+    assert_eq!(send(http, "DELETE", &quota("team"), "").await.0, 200);
+    assert_eq!(send(http, "DELETE", &quota("team"), "").await.0, 404);
+
+    // A leased object stays unless the removal is forced.
+    client.get("a").await.unwrap();
+    let removed = |count: u64| (200, format!("{{\"success\":true,\"removed_count\":{count}}}"));
+    assert_eq!(send(http, "POST", "/api/v1/remove_all?tenant_id=other", "").await, removed(0));
+    assert_eq!(send(http, "POST", "/api/v1/remove_all", "").await, removed(2));
+    assert_eq!(send(http, "POST", "/api/v1/remove_all?tenant_id=default&force=true", "").await, removed(1));
+    assert_eq!(lines_at(http, "/get_all_keys").await, BTreeSet::new());
 }
 
 #[tokio::test]

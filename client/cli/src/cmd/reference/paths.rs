@@ -11,7 +11,7 @@ have the formats of Mooncake's master. `/get_all_keys`, `/query_key` and `/batch
 only; counts and sizes at the other paths are those of all tenants.";
 
 /// Path, who answers, and with what.
-const PATHS: [(&str, &str, &str); 15] = [
+const PATHS: [(&str, &str, &str); 23] = [
     ("/livez", "this master", "200 as long as the process answers"),
     ("/readyz", "this master", "200 when it can do its part, else 503 with the reason"),
     ("/status", "this master", "State of the master, members and stores as JSON"),
@@ -24,8 +24,8 @@ const PATHS: [(&str, &str, &str); 15] = [
     (
         "/metadata?key=KEY",
         "the leader",
-        "GET, PUT, DELETE of an entry of a small replicated table. 400 without a key, 404 for an absent entry. Also at \
-         `--metadata-listen`",
+        "GET, PUT, DELETE of an entry of a small replicated table. 400 without a key, 404 for an absent entry. A key with `rpc_meta` \
+         in it is an engine's address: putting another value answers 400 until it is deleted. Also at `--metadata-listen`",
     ),
     (
         "/get_all_segments",
@@ -36,6 +36,11 @@ const PATHS: [(&str, &str, &str); 15] = [
         "/get_segments_detail",
         "the leader",
         "The segments as JSON; `SUSPECT` is the status of one whose store is silent",
+    ),
+    (
+        "/query_segment?segment=NAME",
+        "the leader",
+        "Used and lent bytes of the stores with this name, in three lines; 500 if there is none",
     ),
     (
         "/get_all_keys",
@@ -62,6 +67,31 @@ const PATHS: [(&str, &str, &str); 15] = [
     ),
     ("/leader", "this master", "Address of the leader, and its term as `view_version`, as JSON"),
     ("/metrics/summary", "this master", "State, memory, keys and stores in one line"),
+    ("/kv_events/status", "this master", "JSON that says that no events are published"),
+    (
+        "/api/v1/segments/status?segment=NAME",
+        "the leader",
+        "Status of a segment as JSON: `OK`, or `SUSPECT` with the number 0; 404 if there is none, 400 without a name",
+    ),
+    (
+        "/api/v1/tenant_quotas?tenant_id=TENANT",
+        "the leader",
+        "GET, PUT with `{\"requested_quota_bytes\": N}`, DELETE of a tenant's quota in bytes, as `mcctl tenants` sets it; GET without a \
+         tenant lists 4,096. 0 bytes are no limit. 404 for an unknown tenant, 409 for one that is to go and has objects",
+    ),
+    (
+        "/api/v1/remove_all?tenant_id=TENANT",
+        "the leader",
+        "POST: removes the objects of a tenant, or of all tenants without one. Leased objects stay, unless there is `force=true`. 503 \
+         with the number removed if it takes more than a second: ask again",
+    ),
+    (
+        "/api/v1/drain_jobs",
+        "this master",
+        "POST: 409, because the objects of a store leave the pool with it; 400 for a body that is no request",
+    ),
+    ("/api/v1/drain_jobs/query?job_id=ID", "this master", "404, or 400 without the id of a job"),
+    ("/api/v1/drain_jobs/cancel?job_id=ID", "this master", "POST: 404, or 400 without the id of a job"),
 ];
 
 /// Returns the section.

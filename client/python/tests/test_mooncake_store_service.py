@@ -234,6 +234,7 @@ store.MooncakeDistributedStore.setup = lambda self, config: threading.Event().wa
 store.block_signals()
 log.start()
 store.open_store({}, 60)
+log.drain()
 """
 
 
@@ -244,6 +245,13 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, second: signal.Signals) -
     service.process.send_signal(signal.SIGTERM)
     until("it has noticed", lambda: "cancelled" in service.text)
     assert service.end(second) == -second
+
+
+def test_an_attempt_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    service = Service(tmp_path, [sys.executable, "-c", STUCK])
+    until("it looks", lambda: "Attempting to start" in service.text)
+    assert service.end(signal.SIGTERM) == 0
+    assert "given up" in service.text
 
 
 def test_it_survives_the_death_of_a_leader(own_masters: Cluster, start: Start, port: int) -> None:

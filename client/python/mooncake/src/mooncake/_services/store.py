@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _RETRY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
+# Time for an attempt to end after a signal. The kernel may take minutes to provide the memory of a store.
+_CANCEL_SECONDS = 1.0
 _PLAIN = "text/plain"
 _HEALTH = {0: "healthy", 1: "not_initialized", 2: "master_unreachable"}
 
@@ -40,30 +42,32 @@ def wait_for_end() -> None:
 def open_store(config: Mapping[str, Any], seconds: float) -> MooncakeDistributedStore | None:
     """Opens a store, with attempts for so long: the masters may start later than this process.
 
-    None if a signal asked for the end meanwhile; nothing is left mounted then. A second signal ends the process at once. StartFailed for
-    arguments that can't work, or once the time is over.
+    None if a signal asked for the end meanwhile: the process is to end then. Nothing is left mounted, or at worst a store without objects
+    whose attempt ended just then. A second signal ends the process at once. StartFailed for arguments that can't work, or once the time
+    is over.
     """
     opening = _Opening(config, seconds)
     opening.start()
-    ended = False
     while opening.is_alive():
-        if not ended and signal.sigtimedwait(_SIGNALS, _POLL_SECONDS) is not None:
-            _log.info("Store startup cancelled by shutdown request")
-            ended = True
-            opening.stopping.set()
-            # The attempt goes on to its end, and the kernel may take minutes to provide its memory.
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        elif ended:
-            opening.join()
-    if ended:
-        if opening.store is not None:
-            opening.store.close()
-        return None
+        if signal.sigtimedwait(_SIGNALS, _POLL_SECONDS) is not None:
+            _cancel(opening)
+            return None
     if opening.store is None:
         raise StartFailed(opening.reason)
     return opening.store
+
+
+def _cancel(opening: _Opening) -> None:
+    _log.info("Store startup cancelled by shutdown request")
+    opening.stopping.set()
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    opening.join(_CANCEL_SECONDS)
+    if opening.is_alive():
+        _log.info("The attempt under way is given up: it has mounted nothing yet")
+    elif opening.store is not None:
+        opening.store.close()
 
 
 class _Opening(threading.Thread):

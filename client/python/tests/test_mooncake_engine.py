@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from services import ask
 
 from cluster import LOOPBACK, Cluster
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
+from mooncake.engine.directory import directory
 
 MIB = 1 << 20
 PATTERN = bytes(range(256))
@@ -137,7 +139,7 @@ def test_memory(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     assert here.register_memory(memory.address, MIB) == -7
     assert here.register_memory(memory.address + 10, 100) == -7
     assert here.register_memory(memory.address, 0) == -1
-    assert here.register_memory(0, 10) == -1
+    assert here.register_memory(0, 10) == here.register_memory(2**64 - 5, 10) == -1
     assert here.unregister_memory(12_345) == -3
     assert here.unregister_memory(memory.address) == 0
     assert here.batch_register_memory([memory.address, memory.address + 100], [100, 100]) == 0
@@ -194,7 +196,7 @@ def test_a_peer_that_is_gone(start: Start) -> None:
     assert here.transfer_sync_write(peer.session, memory.address, peer.address, 1) == -1
     assert here.batch_transfer_async_read(peer.session, [memory.address], [peer.address], [1]) == 0
     assert here.get_first_buffer_address(peer.session) == 0
-    for name in ("", "nothing", "host:port", "no-such-host.invalid:1"):
+    for name in ("", "nothing", "host:port", "no-such-host.invalid:1", f"{LOOPBACK}:70000", f"{LOOPBACK}:0"):
         assert here.send_probe(name) == -102
 
 
@@ -204,6 +206,8 @@ def test_bad_calls(caplog: pytest.LogCaptureFixture) -> None:
     assert unused.register_memory(4096, 10) == unused.transfer_sync_read("a:1", 1, 1, 1) == unused.transfer_check_status(1) == -1
     assert unused.batch_transfer_async_read("a:1", [1], [1], [1]) == 0
     assert "call initialize first" in caplog.text
+    with pytest.raises(TypeError, match=r"TransferOpcode\.Write"):
+        engine().transfer_sync("a:1", 1, 1, 1, 1)  # type: ignore[arg-type]
     for metadata in ("etcd://a:2379", "a:2379", "redis://a", ""):
         assert TransferEngine().initialize(LOOPBACK, metadata, "tcp", "") == -1
     assert "P2PHANDSHAKE" in caplog.text
@@ -237,6 +241,20 @@ def test_a_forked_child_makes_one_of_its_own(start: Start) -> None:
         os._exit(0 if refused and engine().send_probe(peer.session) == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert here.send_probe(peer.session) == 0
+
+
+def test_addresses_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"machine": "127.0.1.1", "pod": "10.1.2.3", "localhost": LOOPBACK}
+
+    def look_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (names.get(host, host), 9))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    shaking, server = directory("P2PHANDSHAKE"), directory(f"http://{LOOPBACK}:9/metadata")
+    assert [shaking.address_of(host) for host in ("machine", "pod", "localhost", "10.1.2.3", LOOPBACK)] == [
+        "0.0.0.0", "pod", "localhost", "10.1.2.3", LOOPBACK
+    ]  # fmt: skip
+    assert [server.address_of(host) for host in ("machine", "pod", "localhost", "10.1.2.3")] == [LOOPBACK, "pod", LOOPBACK, "10.1.2.3"]
 
 
 def test_names_at_the_masters_through_a_leader_kill(own_masters: Cluster, start: Start) -> None:

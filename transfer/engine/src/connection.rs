@@ -15,8 +15,31 @@ use crate::raw_parts::RawParts;
 /// Time without a sign of life after which an idle connection is given up.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// A connection, which [`crate::sockets::Sockets`] can shut down at any time; then each of its calls fails at once.
+/// A connection, which [`crate::sockets::Sockets`] can shut down at any time; then its calls fail.
 pub(crate) struct Connection(pub(crate) Arc<TcpStream>);
+
+/// When a call gives up.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    At(Instant),
+    /// So long after the last byte that went through.
+    Idle(Duration),
+}
+
+impl Until {
+    fn deadline(self) -> Instant {
+        match self {
+            Self::At(deadline) => deadline,
+            Self::Idle(time) => Instant::now() + time,
+        }
+    }
+}
+
+impl From<Instant> for Until {
+    fn from(deadline: Instant) -> Self {
+        Self::At(deadline)
+    }
+}
 
 impl Connection {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
@@ -51,26 +74,32 @@ impl Connection {
         }
     }
 
-    pub(crate) fn send(&self, parts: &mut RawParts, deadline: Instant) -> io::Result<()> {
-        self.move_all(parts, PollFlags::OUT, deadline, |parts| parts.send(self.0.as_fd()))
+    /// Whether there is neither a byte nor an end to read, as on an idle connection to a peer that is there.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self.wait(PollFlags::IN, Some(Instant::now())), Err(why) if why.kind() == io::ErrorKind::TimedOut)
     }
 
-    pub(crate) fn receive(&self, parts: &mut RawParts, deadline: Instant) -> io::Result<()> {
-        self.move_all(parts, PollFlags::IN, deadline, |parts| parts.receive(self.0.as_fd()))
+    pub(crate) fn send(&self, parts: &mut RawParts, until: Until) -> io::Result<()> {
+        self.move_all(parts, PollFlags::OUT, until, |parts| parts.send(self.0.as_fd()))
+    }
+
+    pub(crate) fn receive(&self, parts: &mut RawParts, until: Until) -> io::Result<()> {
+        self.move_all(parts, PollFlags::IN, until, |parts| parts.receive(self.0.as_fd()))
     }
 
     fn move_all(
         &self,
         parts: &mut RawParts,
         events: PollFlags,
-        deadline: Instant,
+        until: Until,
         mut once: impl FnMut(&mut RawParts) -> io::Result<()>,
     ) -> io::Result<()> {
+        let mut deadline = until.deadline();
         while !parts.is_done() {
             match once(parts) {
                 // A peer that keeps up never makes this wait.
                 Ok(()) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(()) => {}
+                Ok(()) => deadline = until.deadline(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(events, Some(deadline))?;
                 }
@@ -81,22 +110,25 @@ impl Connection {
         Ok(())
     }
 
-    pub(crate) fn write_all(&self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    pub(crate) fn write_all(&self, bytes: &[u8], until: impl Into<Until>) -> io::Result<()> {
         // SAFETY: bytes that are borrowed until this returns, and only read.
-        self.send(&mut unsafe { RawParts::new([(bytes.as_ptr() as usize, bytes.len())]) }, deadline)
+        self.send(&mut unsafe { RawParts::new([(bytes.as_ptr() as usize, bytes.len())]) }, until.into())
     }
 
-    pub(crate) fn read_exact(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    pub(crate) fn read_exact(&self, bytes: &mut [u8], until: impl Into<Until>) -> io::Result<()> {
         // SAFETY: bytes that are borrowed mutably until this returns.
-        self.receive(&mut unsafe { RawParts::new([(bytes.as_mut_ptr() as usize, bytes.len())]) }, deadline)
+        self.receive(
+            &mut unsafe { RawParts::new([(bytes.as_mut_ptr() as usize, bytes.len())]) },
+            until.into(),
+        )
     }
 
     /// Reads so many bytes and forgets them.
-    pub(crate) fn skip(&self, mut bytes: u64, deadline: Instant) -> io::Result<()> {
+    pub(crate) fn skip(&self, mut bytes: u64, until: Until) -> io::Result<()> {
         let mut some = [0; 1 << 16];
         while bytes > 0 {
             let now = usize::try_from(bytes).unwrap_or(usize::MAX).min(some.len());
-            self.read_exact(&mut some[..now], deadline)?;
+            self.read_exact(&mut some[..now], until)?;
             bytes -= now as u64;
         }
         Ok(())

@@ -10,13 +10,15 @@ use parking_lot::Mutex;
 use crate::connection::Connection;
 use crate::pool::{Link, Pool};
 use crate::raw_parts::RawParts;
-use crate::regions::{NoUse, Regions};
+use crate::regions::Use;
 use crate::serve::{Served, accept};
-use crate::wire::{self, Answer, HEAD, HELLO, Kind, MAX_LISTED, MAX_RANGES, MAX_TEXT, RANGE, Request};
+use crate::wire::{self, Answer, HEAD, HELLO, Kind, MAX_RANGES, MAX_TEXT, RANGE, Request};
 use crate::{Direction, Notice, Peer, Piece, Range, RegisterError, Submitted, TransferError};
 
 /// Most submitted transfers that are under way.
-const MAX_SUBMITTED: usize = 256;
+const MAX_SUBMITTED: usize = 1_024;
+/// Bytes of the stack of such a transfer's thread.
+const STACK: usize = 256 << 10;
 /// Bytes a second that a transfer may be as slow as, beyond its base time.
 const SLOWEST: u128 = 1 << 30;
 
@@ -59,7 +61,7 @@ enum Failure {
     Refused(String),
     Lost(io::Error),
     Stranger([u8; 8]),
-    Closed,
+    Ended,
 }
 
 impl From<io::Error> for Failure {
@@ -87,9 +89,10 @@ impl Engine {
         let address = listener.local_addr()?;
         let served = Arc::new(Served {
             limits,
-            regions: Regions::default(),
+            regions: Arc::default(),
             sockets: Arc::default(),
             notices: Mutex::default(),
+            connections: AtomicUsize::new(0),
         });
         let listener = Arc::new(listener);
         let (accepting, serving) = (listener.clone(), served.clone());
@@ -131,19 +134,13 @@ impl Engine {
         self.shared.served.regions.hold(range)
     }
 
-    /// What this engine shares, in the order of registration.
-    #[must_use]
-    pub fn registered(&self) -> Vec<Range> {
-        self.shared.served.regions.shared()
-    }
-
-    /// What a peer shares, in the order of registration.
+    /// What a peer registered first of the memory that it shares.
     ///
     /// # Errors
     /// [`TransferError`]
-    pub fn registered_by(&self, peer: &Peer) -> Result<Vec<Range>, TransferError> {
-        let answered = self.shared.ask(peer, Kind::List, &[], MAX_LISTED * RANGE)?;
-        Ok(wire::decode_ranges(&answered))
+    pub fn first_of(&self, peer: &Peer) -> Result<Option<Range>, TransferError> {
+        let answered = self.shared.ask(peer, Kind::First, &[], RANGE)?;
+        Ok(wire::decode_ranges(&answered).pop())
     }
 
     /// Finds out whether a peer answers.
@@ -185,7 +182,7 @@ impl Engine {
         direction: Direction,
         pieces: &[Piece],
     ) -> Result<(), TransferError> {
-        self.shared.transfer(peer, direction, pieces)
+        self.shared.transfer(peer, direction, pieces, &self.shared.begin(pieces)?)
     }
 
     /// Starts a transfer on a thread of its own, once there is a connection to the peer.
@@ -204,8 +201,10 @@ impl Engine {
     ) -> Result<Submitted, TransferError> {
         let slot = Slot::take(&self.shared)?;
         self.shared.reach(&peer)?;
-        let run = move || slot.0.transfer(&peer, direction, &pieces);
-        let thread = thread::Builder::new().name("mc-engine-transfer".into()).spawn(run);
+        // Before the thread runs, so that the end of the use of memory finds it.
+        let using = self.shared.begin(&pieces)?;
+        let run = move || slot.0.transfer(&peer, direction, &pieces, &using);
+        let thread = thread::Builder::new().name("mc-engine-transfer".into()).stack_size(STACK).spawn(run);
         thread.map(Submitted).map_err(TransferError::NoThread)
     }
 }
@@ -239,7 +238,19 @@ impl Drop for Slot {
 }
 
 impl Shared {
-    fn transfer(&self, peer: &Peer, direction: Direction, pieces: &[Piece]) -> Result<(), TransferError> {
+    /// Begins the use of the local memory of a transfer.
+    fn begin(&self, pieces: &[Piece]) -> Result<Use, TransferError> {
+        let here = pieces.iter().map(|piece| Range { address: piece.local as u64, len: piece.len as u64 });
+        self.served.regions.use_here(here).map_err(|_| TransferError::Ended)
+    }
+
+    fn transfer(
+        &self,
+        peer: &Peer,
+        direction: Direction,
+        pieces: &[Piece],
+        using: &Use,
+    ) -> Result<(), TransferError> {
         let total = pieces.iter().map(|piece| piece.len as u128).sum::<u128>();
         if total > isize::MAX as u128 {
             return Err(TransferError::TooLong(total));
@@ -248,7 +259,7 @@ impl Shared {
         let pieces: Vec<_> = pieces.iter().copied().filter(|piece| piece.len > 0).collect();
         let mut requests = pieces.chunks(MAX_RANGES);
         requests.try_for_each(|pieces| {
-            self.on_link(peer, deadline, |link| self.copy(link, direction, pieces, deadline))
+            self.on_link(peer, deadline, |link| self.copy(link, direction, pieces, using, deadline))
         })
     }
 
@@ -259,13 +270,10 @@ impl Shared {
         connection: &Connection,
         direction: Direction,
         pieces: &[Piece],
+        using: &Use,
         deadline: Instant,
     ) -> Result<(), Failure> {
-        let here = pieces.iter().map(|piece| Range { address: piece.local as u64, len: piece.len as u64 });
-        let _use = self.served.regions.use_here(here, &connection.0).map_err(|why| match why {
-            NoUse::Closed => Failure::Closed,
-            NoUse::Unregistered(range) => unreachable!("{range:?} is the caller's"),
-        })?;
+        let _active = using.on(&connection.0).map_err(|_| Failure::Ended)?;
         let bytes = pieces.iter().map(|piece| piece.len as u64).sum::<u64>();
         let (kind, expected) = match direction {
             Direction::Read => (Kind::Read, bytes),
@@ -278,14 +286,15 @@ impl Shared {
         match direction {
             Direction::Write => {
                 // SAFETY: the request is ours, and the caller vouches for the rest.
-                connection.send(&mut unsafe { RawParts::new(head.into_iter().chain(locals)) }, deadline)?;
+                connection
+                    .send(&mut unsafe { RawParts::new(head.into_iter().chain(locals)) }, deadline.into())?;
                 answered(connection, expected, deadline)?;
             }
             Direction::Read => {
                 connection.write_all(&request, deadline)?;
                 answered(connection, expected, deadline)?;
                 // SAFETY: the caller vouches for it.
-                connection.receive(&mut unsafe { RawParts::new(locals) }, deadline)?;
+                connection.receive(&mut unsafe { RawParts::new(locals) }, deadline.into())?;
             }
         }
         Ok(())
@@ -309,23 +318,21 @@ impl Shared {
         })
     }
 
-    /// Sends a request on an idle connection to the peer, or on a new one.
+    /// Sends a request on an idle connection to the peer, or on a new one. It is sent once: a second time it could undo what the peer
+    /// has done since.
     fn on_link<T>(
         &self,
         peer: &Peer,
         deadline: Instant,
-        mut request: impl FnMut(&Connection) -> Result<T, Failure>,
+        request: impl FnOnce(&Connection) -> Result<T, Failure>,
     ) -> Result<T, TransferError> {
-        if let Some(link) = self.pool.take(peer) {
-            match request(&link.connection) {
-                // The peer may have been started again since. Each request has the same effect when it is made twice.
-                Err(Failure::Lost(why)) if is_of_the_connection(&why) => self.pool.forget(peer),
-                other => return self.end(peer, link, other),
-            }
-        }
-        let link = self.connect(peer, deadline)?;
+        let link = self.link(peer, deadline)?;
         let outcome = request(&link.connection);
         self.end(peer, link, outcome)
+    }
+
+    fn link(&self, peer: &Peer, deadline: Instant) -> Result<Link, TransferError> {
+        self.pool.take(peer).map_or_else(|| self.connect(peer, deadline), Ok)
     }
 
     fn end<T>(&self, peer: &Peer, link: Link, outcome: Result<T, Failure>) -> Result<T, TransferError> {
@@ -333,23 +340,23 @@ impl Shared {
         if matches!(outcome, Ok(_) | Err(Failure::Refused(_))) {
             self.pool.put(peer, link);
         }
+        if matches!(&outcome, Err(Failure::Lost(why)) if !is_address(why)) {
+            self.pool.forget(peer);
+        }
         let peer = || peer.clone();
         outcome.map_err(|failure| match failure {
             Failure::Refused(reason) => TransferError::Refused { peer: peer(), reason },
             Failure::Lost(why) if is_address(&why) => TransferError::NotOfTheHost(why),
-            Failure::Lost(_) if self.served.sockets.is_closed() => TransferError::Closed,
+            Failure::Lost(_) if self.served.sockets.is_closed() => TransferError::Ended,
             Failure::Lost(why) => TransferError::Lost { peer: peer(), why },
             Failure::Stranger(said) => TransferError::Stranger { peer: peer(), said },
-            Failure::Closed => TransferError::Closed,
+            Failure::Ended => TransferError::Ended,
         })
     }
 
-    /// Sees to it that there is an idle connection to the peer.
+    /// Connects to the peer unless there is an idle connection.
     fn reach(&self, peer: &Peer) -> Result<(), TransferError> {
-        let link = match self.pool.take(peer) {
-            Some(link) => link,
-            None => self.connect(peer, Instant::now() + self.served.limits.connect)?,
-        };
+        let link = self.link(peer, Instant::now() + self.served.limits.connect)?;
         self.pool.put(peer, link);
         Ok(())
     }
@@ -371,7 +378,7 @@ impl Shared {
     }
 
     fn greeted(&self, peer: &Peer, connection: Connection, deadline: Instant) -> Result<Link, TransferError> {
-        let place = self.served.sockets.add(connection.0.clone()).ok_or(TransferError::Closed)?;
+        let place = self.served.sockets.add(connection.0.clone()).ok_or(TransferError::Ended)?;
         let mut said = [0; HELLO.len()];
         let heard = connection.read_exact(&mut said, deadline).map_err(Failure::Lost);
         let link = Link { connection, _place: place };
@@ -411,9 +418,4 @@ fn answer(connection: &Connection, deadline: Instant) -> Result<u64, Failure> {
 
 fn is_address(why: &io::Error) -> bool {
     why.raw_os_error() == Some(libc::EFAULT)
-}
-
-/// Whether another connection may do better.
-fn is_of_the_connection(why: &io::Error) -> bool {
-    !is_address(why) && !matches!(why.kind(), io::ErrorKind::TimedOut | io::ErrorKind::InvalidData)
 }

@@ -88,7 +88,10 @@ pub enum TransferError {
     /// There is no thread for it.
     #[error("no thread for the transfer: {0}")]
     NoThread(io::Error),
-    /// The engine was closed.
-    #[error("the engine is closed")]
-    Closed,
+    /// Its thread panicked.
+    #[error("the transfer panicked")]
+    Panicked,
+    /// The engine was closed, or memory of the transfer unregistered, before it was done.
+    #[error("the engine was closed, or memory of the transfer unregistered meanwhile")]
+    Ended,
 }

@@ -4,7 +4,7 @@
 //! and no grant: whoever reaches the port may do both, as with Mooncake's engine, in whose place it stands. It is for hosts
 //! that trust each other, and for memory of the host only.
 //!
-//! All calls block, and each has a deadline. The kernel alone touches the memory (`sendmsg`, `recvmsg`), so an address that is none
+//! All calls block, and each has a deadline, to which the look-up of a peer's name may add. The kernel alone touches the memory (`sendmsg`, `recvmsg`), so an address that is none
 //! is an error and not the end of the process.
 
 mod connection;

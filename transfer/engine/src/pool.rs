@@ -10,6 +10,8 @@ use crate::sockets::Place;
 
 /// Most idle connections to one peer.
 const MAX_IDLE: usize = 16;
+/// Most idle connections.
+const MAX_IDLE_OF_ALL: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<HashMap<Peer, Vec<Link>>>);
@@ -21,21 +23,75 @@ pub(crate) struct Link {
 }
 
 impl Pool {
+    /// A connection that the peer had not ended when it was taken.
     pub(crate) fn take(&self, peer: &Peer) -> Option<Link> {
-        self.0.lock().get_mut(peer)?.pop()
+        let mut links = self.0.lock();
+        let links = links.get_mut(peer)?;
+        while let Some(link) = links.pop() {
+            if link.connection.is_quiet() {
+                return Some(link);
+            }
+        }
+        None
     }
 
     pub(crate) fn put(&self, peer: &Peer, link: Link) {
         let mut links = self.0.lock();
+        if count(&links) >= MAX_IDLE_OF_ALL {
+            // Those to peers that are gone.
+            links.retain(|_, links| {
+                links.retain(|link| link.connection.is_quiet());
+                !links.is_empty()
+            });
+            if count(&links) >= MAX_IDLE_OF_ALL {
+                return;
+            }
+        }
         let links = links.entry(peer.clone()).or_default();
         if links.len() < MAX_IDLE {
             links.push(link);
         }
     }
 
-    /// Drops the connections to a peer that has gone.
+    /// Drops the connections to a peer that does not answer.
     pub(crate) fn forget(&self, peer: &Peer) {
         let forgotten = self.0.lock().remove(peer);
         drop(forgotten);
+    }
+}
+
+fn count(links: &HashMap<Peer, Vec<Link>>) -> usize {
+    links.values().map(Vec::len).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sockets::Sockets;
+
+    #[test]
+    fn connections_to_peers_that_are_gone_make_room_for_others() {
+        let (pool, sockets) = (Pool::default(), Arc::new(Sockets::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = |n: usize| Peer { host: n.to_string(), port: 1 };
+        for n in 0..MAX_IDLE_OF_ALL + 10 {
+            let connection =
+                Connection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+            let (other_end, _) = listener.accept().unwrap();
+            let place = sockets.add(connection.0.clone()).unwrap();
+            pool.put(&peer(n), Link { connection, _place: place });
+            assert!(count(&pool.0.lock()) <= MAX_IDLE_OF_ALL);
+            assert!(pool.take(&peer(n)).is_some_and(|link| {
+                pool.put(&peer(n), link);
+                true
+            }));
+            drop(other_end);
+            if n % 2 == 0 {
+                assert!(pool.take(&peer(n)).is_none(), "its peer is gone");
+            }
+        }
     }
 }

@@ -10,18 +10,19 @@ use parking_lot::{Condvar, Mutex};
 use crate::sockets::end;
 use crate::{Range, RegisterError};
 
-/// Time that transfers get to end by themselves when their memory is unregistered.
+/// Time that requests get to end by themselves when their memory is unregistered.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The memory that an engine has registered.
 ///
-/// The kernel reaches memory during a [`Use`] alone, and the caller may free memory once [`Self::remove`] or [`Self::close`] has
-/// returned: both first keep new uses out, under the lock that each use begins under, and then wait for those that began before.
-/// They end the connections of uses that take their time, and each call on an ended connection fails at once.
+/// The kernel reaches memory only while a [`Use`] is [`Active`], and the caller may free memory once [`Self::remove`] or
+/// [`Self::close`] has returned. Both end the uses of the memory under the lock under which each becomes active, so that none does
+/// any more, also of a transfer that has not sent its next request yet. Then they wait for those that are. They shut down the connections of
+/// requests that take their time, and a call on such a connection fails as soon as it has taken what the kernel had received.
 #[derive(Default)]
 pub(crate) struct Regions {
     state: Mutex<State>,
-    use_ended: Condvar,
+    became_inactive: Condvar,
 }
 
 #[derive(Default)]
@@ -29,7 +30,7 @@ struct State {
     is_closed: bool,
     next: u64,
     by_address: BTreeMap<u64, Region>,
-    uses: HashMap<u64, (Vec<u64>, Arc<TcpStream>)>,
+    uses: HashMap<u64, Uses>,
 }
 
 struct Region {
@@ -40,16 +41,28 @@ struct Region {
     is_shared: bool,
 }
 
-/// Memory in use by one transfer, until it is dropped.
-pub(crate) struct Use<'a> {
-    regions: &'a Regions,
+struct Uses {
+    regions: Vec<u64>,
+    has_ended: bool,
+    /// The connection, while it is active.
+    active: Option<Arc<TcpStream>>,
+}
+
+/// The use of memory by one transfer or request, until it is dropped.
+pub(crate) struct Use {
+    regions: Arc<Regions>,
     id: u64,
 }
 
-/// Why a use did not begin.
+/// A use for which the kernel reaches memory, until it is dropped.
+pub(crate) struct Active<'a>(&'a Use);
+
+/// Why a use did not begin, or does not go on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoUse {
-    Closed,
+    /// The engine was closed, or the memory unregistered.
+    Ended,
+    /// The range is not in memory that peers may reach.
     Unregistered(Range),
 }
 
@@ -60,10 +73,8 @@ impl Regions {
             return Err(RegisterError::NoMemory { address, len });
         }
         let mut state = self.state.lock();
-        if let Some((other, region)) = state.by_address.range(..start + bytes).next_back()
-            && other + region.len > start
-        {
-            let (other, other_len) = (*other as usize, region.len as usize);
+        if let Some((other, region)) = state.overlapping(start, bytes).next() {
+            let (other, other_len) = (other as usize, region.len as usize);
             return Err(RegisterError::Overlaps { address, len, other, other_len });
         }
         let id = state.next_id();
@@ -74,28 +85,24 @@ impl Regions {
     /// Removes the memory that begins there. When this returns, no transfer reaches it.
     pub(crate) fn remove(&self, address: usize) -> Result<(), RegisterError> {
         let mut state = self.state.lock();
-        let region = state.by_address.remove(&(address as u64)).ok_or(RegisterError::Unknown(address))?;
-        let patience = Instant::now() + PATIENCE;
-        while state.uses.values().any(|(ids, _)| ids.contains(&region.id)) {
-            if self.use_ended.wait_until(&mut state, patience).timed_out() {
-                for (ids, socket) in state.uses.values() {
-                    if ids.contains(&region.id) {
-                        end(socket);
-                    }
-                }
-                self.use_ended.wait(&mut state);
-            }
+        let region = state.by_address.remove(&(address as u64)).ok_or(RegisterError::Unknown(address))?.id;
+        for using in state.uses.values_mut().filter(|using| using.regions.contains(&region)) {
+            using.has_ended = true;
         }
+        let is_active = |state: &mut State| state.active().any(|(regions, _)| regions.contains(&region));
+        self.became_inactive.wait_while_until(&mut state, is_active, Instant::now() + PATIENCE);
+        state.active().filter(|(regions, _)| regions.contains(&region)).for_each(|(_, socket)| end(socket));
+        self.became_inactive.wait_while(&mut state, is_active);
         Ok(())
     }
 
-    /// Keeps new uses out. When this returns, no transfer reaches any memory. The connections have been closed before.
+    /// Ends all uses. When this returns, no transfer reaches any memory.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        while !state.uses.is_empty() {
-            self.use_ended.wait(&mut state);
-        }
+        state.uses.values_mut().for_each(|using| using.has_ended = true);
+        state.active().for_each(|(_, socket)| end(socket));
+        self.became_inactive.wait_while(&mut state, |state| state.active().next().is_some());
     }
 
     /// Whether a range lies in one piece of registered memory.
@@ -103,47 +110,46 @@ impl Regions {
         self.state.lock().around(&range).is_some()
     }
 
-    /// What peers may reach, in the order of registration.
-    pub(crate) fn shared(&self) -> Vec<Range> {
+    /// What was registered first of the memory that peers may reach.
+    pub(crate) fn first(&self) -> Option<Range> {
         let state = self.state.lock();
-        let mut shared: Vec<_> = state.by_address.iter().filter(|(_, region)| region.is_shared).collect();
-        shared.sort_unstable_by_key(|(_, region)| region.id);
-        shared.into_iter().map(|(address, region)| Range { address: *address, len: region.len }).collect()
+        let shared = state.by_address.iter().filter(|(_, region)| region.is_shared);
+        let (address, region) = shared.min_by_key(|(_, region)| region.id)?;
+        Some(Range { address: *address, len: region.len })
     }
 
-    /// Begins a use by a peer, for which each range has to be in memory that is shared.
-    pub(crate) fn use_by_peer(&self, ranges: &[Range], socket: &Arc<TcpStream>) -> Result<Use<'_>, NoUse> {
+    /// Begins a use by a peer, for which each range has to be in memory that it may reach.
+    pub(crate) fn use_by_peer(self: &Arc<Self>, ranges: &[Range]) -> Result<Use, NoUse> {
         let mut state = self.state.lock();
-        let mut ids = Vec::new();
+        let mut regions = Vec::new();
         for range in ranges {
             match state.around(range).filter(|region| region.is_shared) {
-                Some(region) if ids.last() == Some(&region.id) => {}
-                Some(region) => ids.push(region.id),
+                Some(region) if regions.last() == Some(&region.id) => {}
+                Some(region) => regions.push(region.id),
                 None => return Err(NoUse::Unregistered(*range)),
             }
         }
-        self.begin(&mut state, ids, socket)
+        self.begin(&mut state, regions)
     }
 
     /// Begins a use by this process, which may use any memory of its own.
-    pub(crate) fn use_here(
-        &self,
-        ranges: impl Iterator<Item = Range>,
-        socket: &Arc<TcpStream>,
-    ) -> Result<Use<'_>, NoUse> {
+    pub(crate) fn use_here(self: &Arc<Self>, ranges: impl Iterator<Item = Range>) -> Result<Use, NoUse> {
         let mut state = self.state.lock();
-        let mut ids: Vec<_> = ranges.filter_map(|range| Some(state.around(&range)?.id)).collect();
-        ids.dedup();
-        self.begin(&mut state, ids, socket)
+        let mut regions: Vec<_> = ranges
+            .flat_map(|range| state.overlapping(range.address, range.len).map(|(_, region)| region.id))
+            .collect();
+        regions.sort_unstable();
+        regions.dedup();
+        self.begin(&mut state, regions)
     }
 
-    fn begin(&self, state: &mut State, ids: Vec<u64>, socket: &Arc<TcpStream>) -> Result<Use<'_>, NoUse> {
+    fn begin(self: &Arc<Self>, state: &mut State, regions: Vec<u64>) -> Result<Use, NoUse> {
         if state.is_closed {
-            return Err(NoUse::Closed);
+            return Err(NoUse::Ended);
         }
         let id = state.next_id();
-        state.uses.insert(id, (ids, socket.clone()));
-        Ok(Use { regions: self, id })
+        state.uses.insert(id, Uses { regions, has_ended: false, active: None });
+        Ok(Use { regions: self.clone(), id })
     }
 }
 
@@ -159,17 +165,52 @@ impl State {
         let left = region.len.checked_sub(range.address - start)?;
         (range.len <= left).then_some(region)
     }
+
+    /// The registered memory that has bytes of a range, the last first.
+    fn overlapping(&self, start: u64, len: u64) -> impl Iterator<Item = (u64, &Region)> {
+        let before_end = self.by_address.range(..start.saturating_add(len)).rev();
+        before_end
+            .map(|(other, region)| (*other, region))
+            .take_while(move |(other, region)| other + region.len > start)
+    }
+
+    /// The regions and the connection of each active use.
+    fn active(&self) -> impl Iterator<Item = (&[u64], &TcpStream)> {
+        self.uses.values().filter_map(|using| Some((&*using.regions, &**using.active.as_ref()?)))
+    }
 }
 
-impl Drop for Use<'_> {
+impl Use {
+    /// Lets the kernel reach the memory, for a request on the connection.
+    pub(crate) fn on(&self, socket: &Arc<TcpStream>) -> Result<Active<'_>, NoUse> {
+        let mut state = self.regions.state.lock();
+        match state.uses.get_mut(&self.id) {
+            Some(using) if !using.has_ended => using.active = Some(socket.clone()),
+            _ => return Err(NoUse::Ended),
+        }
+        Ok(Active(self))
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        let Use { regions, id } = self.0;
+        if let Some(using) = regions.state.lock().uses.get_mut(id) {
+            using.active = None;
+        }
+        regions.became_inactive.notify_all();
+    }
+}
+
+impl Drop for Use {
     fn drop(&mut self) {
         self.regions.state.lock().uses.remove(&self.id);
-        self.regions.use_ended.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::net::TcpListener;
 
     use super::*;
@@ -181,18 +222,17 @@ mod tests {
 
     #[test]
     fn only_what_lies_in_one_shared_range_is_reached_by_peers() {
-        let regions = Regions::default();
+        let regions = Arc::new(Regions::default());
         regions.add(1_000, 100, true).unwrap();
         regions.add(1_100, 100, false).unwrap();
-        let socket = socket();
-        let reaches = |address, len| regions.use_by_peer(&[Range { address, len }], &socket).is_ok();
+        let reaches = |address, len| regions.use_by_peer(&[Range { address, len }]).is_ok();
         assert!(reaches(1_000, 100) && reaches(1_050, 50) && reaches(1_100 - 1, 1));
-        for (address, len) in
-            [(999, 2), (1_050, 51), (1_099, 2), (1_100, 1), (2_000, 1), (0, 1), (1_001, u64::MAX)]
-        {
+        let unreachable =
+            [(999, 2), (1_050, 51), (1_099, 2), (1_100, 1), (2_000, 1), (0, 1), (1_001, u64::MAX)];
+        for (address, len) in unreachable {
             assert!(!reaches(address, len), "{len} bytes at {address}");
         }
-        assert_eq!(regions.shared(), [Range { address: 1_000, len: 100 }]);
+        assert_eq!(regions.first(), Some(Range { address: 1_000, len: 100 }));
     }
 
     #[test]
@@ -214,24 +254,46 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_in_use_when_memory_is_unregistered() {
-        let regions = Regions::default();
+    fn nothing_is_active_when_memory_is_unregistered() {
+        let regions = Arc::new(Regions::default());
         regions.add(1_000, 100, true).unwrap();
-        let (ended, socket) = (Mutex::new(false), socket());
-        let begun = regions.use_by_peer(&[Range { address: 1_000, len: 1 }], &socket).unwrap();
+        let range = Range { address: 1_000, len: 1 };
+        let (ended, sockets) = (Mutex::new(0), [socket(), socket(), socket(), socket()]);
+        let uses = sockets.each_ref().map(|_| regions.use_by_peer(&[range]).unwrap());
+        let active = std::array::from_fn::<_, 4, _>(|n| uses[n].on(&sockets[n]).unwrap());
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // Ends as a transfer does: when its connection ends.
-                let _ = std::io::Read::read(&mut &*socket, &mut [0]);
-                *ended.lock() = true;
-                drop(begun);
-            });
+            for (active, mut socket) in active.into_iter().zip(sockets.iter().map(|socket| &**socket)) {
+                let ended = &ended;
+                scope.spawn(move || {
+                    // Ends as a transfer does: when its connection ends.
+                    let _ = socket.read(&mut [0]);
+                    *ended.lock() += 1;
+                    drop(active);
+                });
+            }
             regions.remove(1_000).unwrap();
-            assert!(*ended.lock());
+            assert_eq!(*ended.lock(), 4);
         });
-        assert_eq!(
-            regions.use_by_peer(&[Range { address: 1_000, len: 1 }], &socket).err(),
-            Some(NoUse::Unregistered(Range { address: 1_000, len: 1 }))
-        );
+        assert!(uses.iter().all(|using| using.on(&sockets[0]).is_err()), "none goes on");
+        assert_eq!(regions.use_by_peer(&[range]).err(), Some(NoUse::Unregistered(range)));
+    }
+
+    #[test]
+    fn a_use_of_several_pieces_ends_with_each() {
+        let regions = Arc::new(Regions::default());
+        let socket = socket();
+        for unregistered in [1_000, 1_100] {
+            regions.add(1_000, 100, true).unwrap();
+            regions.add(1_100, 100, true).unwrap();
+            // Before it is active for the first time, as of a submitted transfer.
+            let across = regions.use_here([Range { address: 1_050, len: 100 }].into_iter()).unwrap();
+            let elsewhere = regions.use_here([Range { address: 2_000, len: 100 }].into_iter()).unwrap();
+            regions.remove(unregistered).unwrap();
+            assert!(across.on(&socket).is_err() && elsewhere.on(&socket).is_ok());
+            regions.remove(2_100 - unregistered).unwrap();
+        }
+        let later = regions.use_here(std::iter::empty()).unwrap();
+        regions.close();
+        assert!(later.on(&socket).is_err() && regions.use_here(std::iter::empty()).is_err());
     }
 }

@@ -4,23 +4,25 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::Range;
-use crate::connection::Connection;
+use crate::connection::{Connection, Until};
 use crate::engine::Limits;
 use crate::raw_parts::RawParts;
 use crate::regions::{NoUse, Regions};
 use crate::sockets::Sockets;
-use crate::wire::{self, Answer, HEAD, HELLO, Kind, MAX_LISTED, MAX_TEXT, Notice, RANGE, Request};
+use crate::wire::{self, Answer, HEAD, HELLO, Kind, Notice, RANGE, Request};
 
-/// Most connections of an engine. Each has a thread.
+/// Most connections of peers. Each has a thread.
 const MAX_CONNECTIONS: usize = 1_024;
-/// Most notices that wait to be taken.
+/// Most notices that wait to be taken, and most bytes of them.
 const MAX_NOTICES: usize = 4_096;
+const MAX_NOTICE_BYTES: usize = 16 << 20;
 /// Time for a request without its data.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// Time until connections are accepted again, where there are no descriptors or threads.
@@ -29,9 +31,29 @@ const EXHAUSTED: Duration = Duration::from_millis(100);
 /// What peers reach of an engine.
 pub(crate) struct Served {
     pub(crate) limits: Limits,
-    pub(crate) regions: Regions,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) sockets: Arc<Sockets>,
     pub(crate) notices: Mutex<VecDeque<Notice>>,
+    pub(crate) connections: AtomicUsize,
+}
+
+/// A place among the connections of peers.
+struct Accepted(Arc<Served>);
+
+impl Accepted {
+    fn by(served: &Arc<Served>) -> io::Result<Self> {
+        let accepted = Self(served.clone());
+        match served.connections.fetch_add(1, Ordering::Relaxed) {
+            ..MAX_CONNECTIONS => Ok(accepted),
+            _ => Err(io::Error::other(format!("{MAX_CONNECTIONS} connections are open"))),
+        }
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Accepts connections until the listener is shut down.
@@ -42,11 +64,11 @@ pub(crate) fn accept(listener: &TcpListener, served: &Arc<Served>) {
             return;
         }
         let started = accepted.and_then(|(stream, _)| {
-            if served.sockets.len() >= MAX_CONNECTIONS {
-                return Err(io::Error::other(format!("{MAX_CONNECTIONS} connections are open")));
-            }
-            let served = served.clone();
-            thread::Builder::new().name("mc-engine-peer".into()).spawn(move || served.serve(stream)).map(drop)
+            let accepted = Accepted::by(served)?;
+            thread::Builder::new()
+                .name("mc-engine-peer".into())
+                .spawn(move || accepted.0.serve(stream))
+                .map(drop)
         });
         if let Err(why) = started {
             tracing::warn!("the transfer engine does not serve a connection: {why}");
@@ -71,8 +93,10 @@ impl Served {
     fn answer_all(&self, connection: &Connection) -> io::Result<()> {
         connection.write_all(&HELLO, Instant::now() + REQUEST_WITHIN)?;
         let mut ranges = Vec::new();
+        // A peer connects for a request, and may keep the connection for later ones.
+        let mut first = Some(Instant::now() + REQUEST_WITHIN);
         loop {
-            connection.wait_for_bytes(None)?;
+            connection.wait_for_bytes(first.take())?;
             let deadline = Instant::now() + REQUEST_WITHIN;
             let mut head = [0; HEAD];
             connection.read_exact(&mut head, deadline)?;
@@ -91,53 +115,66 @@ impl Served {
                 request.bytes
             )));
         }
-        let deadline = Instant::now() + self.limits.within(total);
+        // The peer has the deadline.
+        let until = Until::Idle(self.limits.transfer);
         match request.kind {
-            Kind::Read => match self.regions.use_by_peer(ranges, &connection.0) {
-                Ok(_use) => {
-                    let head = Answer { is_done: true, bytes: request.bytes }.encode();
-                    send(connection, &head, ranges, deadline)
+            Kind::Read => {
+                let head = Answer { is_done: true, bytes: request.bytes }.encode();
+                match self.in_use(connection, ranges, || send(connection, &head, ranges, until))? {
+                    None => Ok(()),
+                    Some(why) => refuse(connection, &why, until),
                 }
-                Err(why) => refuse(connection, &reason(&why), deadline),
-            },
-            Kind::Write => match self.regions.use_by_peer(ranges, &connection.0) {
-                Ok(using) => {
-                    receive(connection, ranges, deadline)?;
-                    // Before the answer, so that the peer finds nothing in use after it.
-                    drop(using);
-                    done(connection, &[], deadline)
-                }
-                Err(why) => {
-                    // The peer sends first and listens then.
-                    connection.skip(request.bytes, deadline)?;
-                    refuse(connection, &reason(&why), deadline)
-                }
-            },
-            Kind::List => {
-                let mut listed = Vec::new();
-                wire::encode_ranges(self.regions.shared().into_iter().take(MAX_LISTED), &mut listed);
-                done(connection, &listed, deadline)
             }
-            Kind::Probe => done(connection, &[], deadline),
-            Kind::Notice => {
-                let len = usize::try_from(request.bytes).unwrap_or(usize::MAX);
-                if len > MAX_TEXT {
-                    return Err(wire::invalid(format!("{len} bytes in a notice, of at most {MAX_TEXT}")));
+            // No use is left when the peer has the answer.
+            Kind::Write => match self.in_use(connection, ranges, || receive(connection, ranges, until))? {
+                None => done(connection, &[], until),
+                Some(why) => {
+                    // The peer sends first and listens then.
+                    connection.skip(request.bytes, until)?;
+                    refuse(connection, &why, until)
                 }
-                let mut notice = vec![0; len];
-                connection.read_exact(&mut notice, deadline)?;
+            },
+            Kind::First => {
+                let mut first = Vec::new();
+                wire::encode_ranges(self.regions.first().into_iter(), &mut first);
+                done(connection, &first, until)
+            }
+            Kind::Probe => done(connection, &[], until),
+            Kind::Notice => {
+                // Checked when it was decoded.
+                let mut notice = vec![0; request.bytes as usize];
+                connection.read_exact(&mut notice, until)?;
                 match self.keep(Notice::decode(&notice)?) {
-                    Ok(()) => done(connection, &[], deadline),
-                    Err(why) => refuse(connection, &why, deadline),
+                    Ok(()) => done(connection, &[], until),
+                    Err(why) => refuse(connection, &why, until),
                 }
             }
         }
     }
 
-    pub(crate) fn keep(&self, notice: Notice) -> Result<(), String> {
+    /// Runs a copy from or to registered memory, or returns the reason why it can't.
+    fn in_use(
+        &self,
+        connection: &Connection,
+        ranges: &[Range],
+        copy: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Option<String>> {
+        let using = match self.regions.use_by_peer(ranges) {
+            Ok(using) => using,
+            Err(why) => return Ok(Some(reason(&why))),
+        };
+        let _active = match using.on(&connection.0) {
+            Ok(active) => active,
+            Err(why) => return Ok(Some(reason(&why))),
+        };
+        copy().map(|()| None)
+    }
+
+    fn keep(&self, notice: Notice) -> Result<(), String> {
         let mut notices = self.notices.lock();
-        if notices.len() >= MAX_NOTICES {
-            return Err(format!("{MAX_NOTICES} notices wait: take them with get_notifies first"));
+        let bytes = notices.iter().map(|notice| notice.name.len() + notice.message.len()).sum::<usize>();
+        if notices.len() >= MAX_NOTICES || bytes >= MAX_NOTICE_BYTES {
+            return Err(format!("{} notices wait: take them with get_notifies first", notices.len()));
         }
         notices.push_back(notice);
         Ok(())
@@ -146,7 +183,7 @@ impl Served {
 
 fn reason(why: &NoUse) -> String {
     match why {
-        NoUse::Closed => "the engine is closed".to_owned(),
+        NoUse::Ended => "the engine was closed, or the memory unregistered".to_owned(),
         NoUse::Unregistered(Range { address, len }) => {
             format!("{len} bytes at {address:#x} do not lie in one piece of memory that is registered there")
         }
@@ -154,29 +191,29 @@ fn reason(why: &NoUse) -> String {
 }
 
 #[allow(unsafe_code)]
-fn send(connection: &Connection, head: &[u8; HEAD], ranges: &[Range], deadline: Instant) -> io::Result<()> {
+fn send(connection: &Connection, head: &[u8; HEAD], ranges: &[Range], until: Until) -> io::Result<()> {
     let head = [(head.as_ptr() as usize, HEAD)];
     let ranges = ranges.iter().map(|range| (range.address as usize, range.len as usize));
     // SAFETY: a borrowed head, and registered memory in use.
-    connection.send(&mut unsafe { RawParts::new(head.into_iter().chain(ranges)) }, deadline)
+    connection.send(&mut unsafe { RawParts::new(head.into_iter().chain(ranges)) }, until)
 }
 
 #[allow(unsafe_code)]
-fn receive(connection: &Connection, ranges: &[Range], deadline: Instant) -> io::Result<()> {
+fn receive(connection: &Connection, ranges: &[Range], until: Until) -> io::Result<()> {
     let ranges = ranges.iter().map(|range| (range.address as usize, range.len as usize));
     // SAFETY: registered memory in use.
-    connection.receive(&mut unsafe { RawParts::new(ranges) }, deadline)
+    connection.receive(&mut unsafe { RawParts::new(ranges) }, until)
 }
 
-fn done(connection: &Connection, data: &[u8], deadline: Instant) -> io::Result<()> {
-    answer(connection, true, data, deadline)
+fn done(connection: &Connection, data: &[u8], until: Until) -> io::Result<()> {
+    answer(connection, true, data, until)
 }
 
-fn refuse(connection: &Connection, why: &str, deadline: Instant) -> io::Result<()> {
-    answer(connection, false, why.as_bytes(), deadline)
+fn refuse(connection: &Connection, why: &str, until: Until) -> io::Result<()> {
+    answer(connection, false, why.as_bytes(), until)
 }
 
-fn answer(connection: &Connection, is_done: bool, data: &[u8], deadline: Instant) -> io::Result<()> {
+fn answer(connection: &Connection, is_done: bool, data: &[u8], until: Until) -> io::Result<()> {
     let head = Answer { is_done, bytes: data.len() as u64 }.encode();
-    connection.write_all(&[&head, data].concat(), deadline)
+    connection.write_all(&[&head, data].concat(), until)
 }

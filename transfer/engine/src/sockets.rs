@@ -35,10 +35,6 @@ impl Sockets {
         Some(Place { sockets: self.clone(), id })
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().open.len()
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         self.0.lock().is_closed
     }
@@ -55,11 +51,14 @@ impl Sockets {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.sockets.0.lock().open.remove(&self.id);
+        // A forked child may have the descriptor, too, and would keep the connection open.
+        if let Some(socket) = self.sockets.0.lock().open.remove(&self.id) {
+            end(&socket);
+        }
     }
 }
 
-/// Makes each call on the socket fail, in whatever thread it waits.
+/// Makes calls on the socket fail, in whatever thread they wait.
 pub(crate) fn end(socket: &TcpStream) {
     // It fails for one that has ended already.
     let _ = socket.shutdown(Shutdown::Both);

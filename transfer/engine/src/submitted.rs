@@ -1,4 +1,3 @@
-use std::io;
 use std::thread::JoinHandle;
 
 use crate::TransferError;
@@ -14,11 +13,11 @@ impl Submitted {
         self.0.is_finished()
     }
 
-    /// Waits for its end, which its deadline bounds.
+    /// Waits for its end, which comes by its deadline.
     ///
     /// # Errors
     /// [`TransferError`]
     pub fn wait(self) -> Result<(), TransferError> {
-        self.0.join().unwrap_or_else(|_| Err(TransferError::NoThread(io::Error::other("it panicked"))))
+        self.0.join().unwrap_or(Err(TransferError::Panicked))
     }
 }

@@ -16,8 +16,6 @@ pub(crate) const HELLO: [u8; 8] = *b"mc-eng\x01\0";
 pub(crate) const MAX_RANGES: usize = 8_192;
 /// Most bytes of a notice, with its name, and of a reason.
 pub(crate) const MAX_TEXT: usize = 64 << 10;
-/// Most registered ranges that an answer lists.
-pub(crate) const MAX_LISTED: usize = 1 << 20;
 
 pub(crate) const HEAD: usize = 16;
 pub(crate) const RANGE: usize = 16;
@@ -26,8 +24,8 @@ pub(crate) const RANGE: usize = 16;
 pub(crate) enum Kind {
     Read = 1,
     Write = 2,
-    /// What is registered.
-    List = 3,
+    /// What was registered first.
+    First = 3,
     /// Whether the engine is alive.
     Probe = 4,
     Notice = 5,
@@ -81,7 +79,7 @@ impl Request {
         let kind = match head[0] {
             1 => Kind::Read,
             2 => Kind::Write,
-            3 => Kind::List,
+            3 => Kind::First,
             4 => Kind::Probe,
             5 => Kind::Notice,
             kind => return Err(invalid(format!("no request is of kind {kind}"))),
@@ -90,7 +88,19 @@ impl Request {
         if ranges > MAX_RANGES {
             return Err(invalid(format!("{ranges} ranges in a request, of at most {MAX_RANGES}")));
         }
-        Ok(Self { kind, ranges, bytes: u64_at(head, 8) })
+        let bytes = u64_at(head, 8);
+        let fits = match kind {
+            Kind::Read | Kind::Write => true,
+            Kind::Notice => ranges == 0 && bytes <= MAX_TEXT as u64,
+            Kind::First | Kind::Probe => ranges == 0 && bytes == 0,
+        };
+        if !fits {
+            return Err(invalid(format!(
+                "{ranges} ranges and {bytes} bytes in a request of kind {}",
+                head[0]
+            )));
+        }
+        Ok(Self { kind, ranges, bytes })
     }
 }
 

@@ -125,10 +125,10 @@ fn only_shared_memory_is_reached() {
     // On the same connection.
     transfer(&here, &peer(&there), Direction::Read, &[piece(local, 0, remote, 0, 100)]).unwrap();
     assert_eq!(
-        here.registered_by(&peer(&there)).unwrap(),
-        [Range { address: address(remote) as u64, len: 100 }]
+        here.first_of(&peer(&there)).unwrap(),
+        Some(Range { address: address(remote) as u64, len: 100 })
     );
-    assert_eq!(there.registered(), here.registered_by(&peer(&there)).unwrap());
+    assert_eq!(there.first_of(&peer(&here)).unwrap(), None);
 }
 
 #[test]
@@ -163,22 +163,60 @@ fn a_peer_that_was_started_again_is_found_again() {
     here.probe(&peer).unwrap();
     drop(there);
     assert!(matches!(here.probe(&peer), Err(TransferError::NoConnection { .. })));
-    // Another one at the same port.
+    // Another one at the same port, which ends the connection after an answer.
     let listener = TcpListener::bind(("127.0.0.1", peer.port)).unwrap();
+    let (has_ended, ended) = std::sync::mpsc::channel();
+    let served = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            answer_a_probe(&mut stream);
+            drop(stream);
+            has_ended.send(()).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        here.probe(&peer).unwrap();
+        ended.recv().unwrap();
+    }
+    served.join().unwrap();
+}
+
+/// What an engine says to one that connects and asks whether it is alive.
+fn answer_a_probe(stream: &mut TcpStream) {
+    stream.write_all(HELLO).expect("the peer is there");
+    stream.read_exact(&mut [0; 16]).expect("it asks");
+    stream.write_all(&[0; 16]).expect("it listens");
+}
+
+#[test]
+fn a_transfer_whose_memory_is_unregistered_does_not_begin_again() {
+    let here = engine();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = peer_at(listener.local_addr().unwrap().port());
     let served = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(HELLO).unwrap();
-        stream.read_exact(&mut [0; 16]).unwrap();
-        stream.write_all(&[0; 16]).unwrap();
-        // The connection ends here, and the next call finds out.
-        drop(stream);
+        answer_a_probe(&mut stream);
+        // The request of the transfer gets no answer on this connection, and would get one on another.
+        let _ = stream.read_to_end(&mut Vec::new());
         let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(HELLO).unwrap();
-        stream.read_exact(&mut [0; 16]).unwrap();
-        stream.write_all(&[0; 16]).unwrap();
+        let _ = stream.write_all(HELLO);
+        if stream.read_exact(&mut [0; 32]).is_ok() {
+            let _ = stream.write_all(&[&[0; 8][..], &100u64.to_le_bytes(), &[9; 100]].concat());
+        }
     });
     here.probe(&peer).unwrap();
-    here.probe(&peer).unwrap();
+    let local = vec![0; 100].leak();
+    // SAFETY: leaked memory.
+    unsafe { here.register(address(local), 100, true) }.unwrap();
+    // SAFETY: leaked memory.
+    let submitted =
+        unsafe { here.submit(peer.clone(), Direction::Read, vec![piece(local, 0, local, 0, 100)]) }.unwrap();
+    here.unregister(address(local)).unwrap();
+    assert!(submitted.wait().is_err());
+    assert_eq!(local, [0; 100]);
+    // So that the other side ends.
+    drop(TcpStream::connect(("127.0.0.1", peer.port)));
+    drop(here);
     served.join().unwrap();
 }
 

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use super::memory::gpu_of;
 use super::process::Generation;
 
-/// One end of transfers. Every call that fails raises `ValueError` or `RuntimeError`.
+/// One end of transfers. Calls that fail raise `ValueError` or `RuntimeError`.
 #[pyclass(frozen, weakref, module = "mc._native")]
 pub(super) struct Engine {
     /// Not dropped in a forked child, which has none of its threads.
@@ -50,10 +50,6 @@ fn pieces(local: &[usize], remote: &[u64], lengths: &[usize]) -> PyResult<Vec<Pi
 
 fn direction(write: bool) -> Direction {
     if write { Direction::Write } else { Direction::Read }
-}
-
-fn ranges(ranges: Vec<Range>) -> Vec<(u64, u64)> {
-    ranges.into_iter().map(|range| (range.address, range.len)).collect()
 }
 
 #[pymethods]
@@ -95,14 +91,16 @@ impl Engine {
     }
 
     /// Whether so many bytes lie in one piece of registered memory.
-    fn holds(&self, address: u64, length: u64) -> bool {
-        self.engine.holds(Range { address, len: length })
+    fn holds(&self, py: Python<'_>, address: u64, length: u64) -> PyResult<bool> {
+        self.made_in.check(py, "transfer engine")?;
+        Ok(self.engine.holds(Range { address, len: length }))
     }
 
-    /// Address and bytes of what a peer shares, in the order of registration.
-    fn registered_by(&self, py: Python<'_>, host: String, port: u16) -> PyResult<Vec<(u64, u64)>> {
+    /// Address of what a peer registered first of the memory that it shares.
+    fn first_of(&self, py: Python<'_>, host: String, port: u16) -> PyResult<Option<u64>> {
         self.made_in.check(py, "transfer engine")?;
-        py.detach(|| self.engine.registered_by(&Peer { host, port })).map(ranges).map_err(failed)
+        let first = py.detach(|| self.engine.first_of(&Peer { host, port })).map_err(failed)?;
+        Ok(first.map(|range| range.address))
     }
 
     /// Copies bytes from or to a peer.
@@ -125,7 +123,7 @@ impl Engine {
         copied.map_err(failed)
     }
 
-    /// Starts to copy bytes from or to a peer, and returns a number for `status` or `wait`.
+    /// Starts to copy bytes from or to a peer, and returns a number for `is_done` or `wait`.
     #[expect(clippy::too_many_arguments, reason = "the arguments of Mooncake's call")]
     fn submit(
         &self,
@@ -184,8 +182,9 @@ impl Engine {
     }
 
     /// Takes the notices of peers: name and message of each.
-    fn notices(&self) -> Vec<(String, String)> {
-        self.engine.notices().into_iter().map(|notice| (notice.name, notice.message)).collect()
+    fn notices(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        self.made_in.check(py, "transfer engine")?;
+        Ok(self.engine.notices().into_iter().map(|notice| (notice.name, notice.message)).collect())
     }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import ipaddress
 import json
 import logging
 import os
@@ -11,9 +13,12 @@ import urllib.parse
 import urllib.request
 from typing import Protocol
 
-from mooncake._addresses import split_host_port
+from mooncake._addresses import is_local, split_host_port
 
 _log = logging.getLogger(__name__)
+ANY = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+_LAST_PORT = 65_535
 _TIMEOUT_SECONDS = 5.0
 _LEAVE_SECONDS = 1.0
 _LONGEST_REASON = 1_000
@@ -27,6 +32,9 @@ class NoPeer(Exception):
 
 class Directory(Protocol):
     """Addresses of engines by name."""
+
+    def address_of(self, host: str) -> str:
+        """The address to listen on as `host`, which others reach."""
 
     def announce(self, name: str, host: str, port: int) -> None:
         """Tell others where `name` listens."""
@@ -59,9 +67,13 @@ class Names:
     def __init__(self) -> None:
         self._own: dict[str, tuple[str, int]] = {}
 
+    def address_of(self, host: str) -> str:
+        """The host; all addresses if its name leads nowhere else than to this host, as Debian's host names do."""
+        return host if _is_reachable(host) or is_local(host) else ANY
+
     def announce(self, name: str, host: str, port: int) -> None:
         """Keep the own address."""
-        self._own[name] = host, port
+        self._own[name] = LOOPBACK if host == ANY else host, port
 
     def withdraw(self, name: str) -> None:
         """Nothing."""
@@ -73,7 +85,7 @@ class Names:
         host, port = split_host_port(name)
         if not host or port is None:
             raise NoPeer(f"{name!r} is no address of an engine: give host:port, with the port of its get_rpc_port()")
-        return host, port
+        return _checked(name, host, port)
 
     def forget(self, name: str) -> None:
         """Nothing."""
@@ -90,9 +102,13 @@ class MetadataServer:
         # A proxy of the environment is for other places than these.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
+    def address_of(self, host: str) -> str:
+        """The host; the address of this machine on the way to the server if nobody else can use the host's name."""
+        return host if _is_reachable(host) else self._route()
+
     def announce(self, name: str, host: str, port: int) -> None:
         """Put the record. `PermissionError` if the name has another one."""
-        record = {"ip_or_host_name": host if _has_address(host) else self._route(), "rpc_port": port}
+        record = {"ip_or_host_name": host, "rpc_port": port}
         try:
             self._ask("PUT", name, json.dumps(record).encode())
         except urllib.error.HTTPError as error:
@@ -104,7 +120,7 @@ class MetadataServer:
         """Delete the record, if the server answers soon."""
         try:
             self._ask("DELETE", name, timeout=_LEAVE_SECONDS)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             _log.info("the record of %s stays at %s: %s", name, self._url, error)
 
     def find(self, name: str) -> tuple[str, int]:
@@ -113,11 +129,11 @@ class MetadataServer:
         if found is None:
             try:
                 record = json.loads(self._ask("GET", name))
-                found = str(record["ip_or_host_name"]), int(record["rpc_port"])
+                found = _checked(name, str(record["ip_or_host_name"]), int(record["rpc_port"]))
             except urllib.error.HTTPError as error:
                 why = "it has no such engine" if error.code == _NOT_FOUND else str(error)
                 raise NoPeer(f"{self._url} does not know {name!r}: {why}") from None
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
                 raise NoPeer(f"{self._url} does not tell the address of {name!r}: {error}") from None
             self._found[name] = found
         return found
@@ -149,9 +165,16 @@ class MetadataServer:
             raise
 
 
-def _has_address(host: str) -> bool:
-    """Whether a name is that of a host, and no mere name of an engine."""
+def _is_reachable(host: str) -> bool:
+    """Whether other machines can reach this one at an address of `host`."""
     try:
-        return bool(socket.getaddrinfo(host, None))
-    except OSError:
+        addresses = {ipaddress.ip_address(address[4][0]) for address in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):
         return False
+    return any(not (address.is_loopback or address.is_unspecified) for address in addresses)
+
+
+def _checked(name: str, host: str, port: int) -> tuple[str, int]:
+    if not 0 < port <= _LAST_PORT:
+        raise NoPeer(f"{name!r} has the port {port}, and ports are 1 to {_LAST_PORT}")
+    return host, port

@@ -10,6 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from typing import TypeAlias
 
 from mc import _native
@@ -92,12 +93,12 @@ class TransferEngine:
         if protocol not in _PROTOCOLS:
             _log.error("cannot transfer by %r: this engine has TCP. Install mooncake-transfer-engine for the other fabrics", protocol)
             return INVALID_ARGUMENT
-        host = split_host_port(local_hostname)[0]
         try:
             found = directory(metadata_server)
+            host = found.address_of(split_host_port(local_hostname)[0])
             engine = _native.Engine(host, _timeout())
             _announce(found, local_hostname, host, engine)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, HTTPException) as error:
             _log.error("cannot start the transfer engine of %s: %s", local_hostname, error)
             return INVALID_ARGUMENT
         weakref.finalize(self, _withdraw, found, local_hostname, os.getpid())
@@ -134,7 +135,8 @@ class TransferEngine:
                 engine.register(buffer_addr, capacity, remote_accessible)
             except (ValueError, NotImplementedError) as error:
                 _log.error("cannot register memory: %s", error)
-                return OVERLAPPED if buffer_addr and capacity and isinstance(error, ValueError) else INVALID_ARGUMENT
+                overlaps = isinstance(error, ValueError) and "overlap" in str(error)
+                return OVERLAPPED if overlaps else INVALID_ARGUMENT
             return OK
 
         return self._with_engine("register memory", register)
@@ -175,7 +177,8 @@ class TransferEngine:
     def allocate_managed_buffer(self, length: int, /) -> int:
         """Address of so many new bytes, which are registered; 0 if there are none."""
         try:
-            memory = mmap.mmap(-1, length)
+            # Not shared with a forked child.
+            memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
             _log.error("cannot allocate %d bytes: %s", length, error)
             return 0
@@ -188,12 +191,12 @@ class TransferEngine:
     def free_managed_buffer(self, buffer_addr: int, length: int, /) -> int:
         """Free what `allocate_managed_buffer` returned."""
         del length
-        if buffer_addr not in self._buffers:
+        # It is unmapped at the end of the call, and by this call alone.
+        memory = self._buffers.pop(buffer_addr, None)
+        if memory is None:
             _log.error("cannot free %#x: it was not allocated here, or has been freed", buffer_addr)
             return INVALID_ARGUMENT
-        code = self.unregister_memory(buffer_addr)
-        self._buffers.pop(buffer_addr, None)
-        return code
+        return self.unregister_memory(buffer_addr)
 
     def write_bytes_to_buffer(self, dest_address: int, src: bytes | str, length: int, /) -> int:
         """Copy bytes into registered memory of this process."""
@@ -281,6 +284,8 @@ class TransferEngine:
     ) -> int:
         """Copy several pieces, and tell the peer afterwards."""
 
+        _check(opcode)
+
         def transfer(engine: _native.Engine, host: str, port: int) -> int:
             engine.transfer(host, port, opcode is Write, buffers, peer_buffer_addresses, lengths)
             if notify is not None:
@@ -334,6 +339,8 @@ class TransferEngine:
         The memory has to stay until one of the two has told the end.
         """
 
+        _check(opcode)
+
         def submit(engine: _native.Engine, host: str, port: int) -> int:
             return engine.submit(host, port, opcode is Write, buffers, peer_buffer_addresses, lengths)
 
@@ -364,7 +371,7 @@ class TransferEngine:
         """Address of the memory that a peer registered first, or 0."""
 
         def first(engine: _native.Engine, host: str, port: int) -> int:
-            return next((address for address, _ in engine.registered_by(host, port)), 0)
+            return engine.first_of(host, port) or 0
 
         return self._with_peer("find the memory", segment_name, first, 0)
 
@@ -430,6 +437,12 @@ class TransferEngine:
     submit_scatter_write = missing("TransferEngine.submit_scatter_write")
     transfer_read_on_cuda = missing("TransferEngine.transfer_read_on_cuda")
     transfer_write_on_cuda = missing("TransferEngine.transfer_write_on_cuda")
+
+
+def _check(opcode: TransferOpcode) -> None:
+    # As upstream does: a number that stands for the other direction would overwrite the source.
+    if not isinstance(opcode, TransferOpcode):
+        raise TypeError(f"the opcode is TransferOpcode.Read or TransferOpcode.Write, not {opcode!r}")
 
 
 def _announce(names: Directory, name: str, host: str, engine: _native.Engine) -> None:

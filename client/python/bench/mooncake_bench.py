@@ -18,21 +18,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-KIB, MIB = 1 << 10, 1 << 20
+from sides import MIB, Side, connect, ours, upstream
+
+KIB = 1 << 10
 UNITS = ((MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 KEYS = 128
 SEGMENT = 768 * MIB
 # Calls of a thread between two readings of the clock. Puts stop earlier: they fill half of the segment.
 CALLS = 50
-# Upstream logs each connection.
-PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 
 
 @dataclass(frozen=True)
@@ -68,24 +66,6 @@ ROWS = [
     ),
     *(Row(call, 4 * KIB, 1, 1, where) for where in ("embedded", "process") for call in ("exist", "get", "put")),
 ]
-
-
-def connect(master: str, segment: int) -> Any:
-    from mooncake.store import MooncakeDistributedStore
-
-    store = MooncakeDistributedStore()
-    code = store.setup("127.0.0.1", "P2PHANDSHAKE", segment, 64 * MIB, "tcp", "", master)
-    if code:
-        raise SystemExit(f"setup with {master}: {code}")
-    return store
-
-
-def serve(master: str, segment: int) -> None:
-    """Lends memory to the pool until the standard input ends."""
-    store = connect(master, segment)
-    print("ready", flush=True)
-    sys.stdin.read()
-    store.close()
 
 
 def measure(master: str, row: Row, seconds: float) -> float:
@@ -165,84 +145,32 @@ def timed(call: Callable[[int, int], None], threads: int, rounds: int) -> float:
     return time.perf_counter() - start
 
 
-class Side:
-    """One of the two packages: its masters, and the environment in which Python finds it."""
-
-    def __init__(self, name: str, master: str, environ: dict[str, str]) -> None:
-        self.name, self.master = name, master
-        self.environ = {**os.environ, **environ}
-
-    def run(self, row: Row, seconds: float) -> float:
-        # Only our side knows the variable; upstream has no shared memory to switch off.
-        environ = {**self.environ, **({"MC_TRANSPORT": "tcp"} if row.where == "tcp" else {})}
-        script = [sys.executable, __file__]
-        server = None
-        if row.where != "embedded":
-            command = [*script, "serve", "--master", self.master]
-            server = subprocess.Popen(command, env=environ, text=True, **PIPES)
-            assert server.stdout is not None
-            while server.stdout.readline().strip() != "ready":
-                if server.poll() is not None:
-                    raise SystemExit(f"the store of {self.name} ended")
-        try:
-            command = [
-                *script,
-                "measure",
-                "--master",
-                self.master,
-                "--row",
-                str(ROWS.index(row)),
-                "--seconds",
-                str(seconds),
-            ]
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
-            if done.returncode:
-                print(f"{self.name}: {row}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-                return float("nan")
-            return float(json.loads(done.stdout.splitlines()[-1]))
-        finally:
-            if server is not None:
-                server.communicate()
-
-
-@contextmanager
-def our_side(directory: Path) -> Iterator[Side]:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from cluster import Cluster
-
-    cluster = Cluster(directory, 3)
+def run(side: Side, row: Row, seconds: float) -> float:
+    """Result of one row, measured in a process of its own."""
+    # Only our side knows the variable; upstream has no shared memory to switch off.
+    transport = {"MC_TRANSPORT": "tcp"} if row.where == "tcp" else {}
+    store = side.add_store(SEGMENT, **transport) if row.where != "embedded" else None
     try:
-        # The cache of this process would answer gets, and the row is about the pool.
-        yield Side("ours", cluster.start().addresses, {"MC_LOCAL_CACHE": "0"})
+        command = [sys.executable, __file__, "measure", "--master", side.masters, "--row", str(ROWS.index(row)), "--seconds", str(seconds)]
+        environ = {**os.environ, **side.environ, **transport}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            print(f"{side.name}: {row}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+            return float("nan")
+        return float(json.loads(done.stdout.splitlines()[-1]))
     finally:
-        cluster.stop()
-
-
-@contextmanager
-def upstream_side(directory: Path, package: Path) -> Iterator[Side]:
-    from cluster import free_ports
-
-    port, metrics = free_ports(2)
-    with (directory / "upstream.log").open("wb") as log:
-        executable = package / "mooncake" / "mooncake_master"
-        executable.chmod(0o755)
-        command = [str(executable), f"--rpc_port={port}", f"--metrics_port={metrics}"]
-        master = subprocess.Popen(command, stdout=log, stderr=log)
-        time.sleep(2)
-        try:
-            yield Side("upstream", f"127.0.0.1:{port}", {"PYTHONPATH": str(package), "MC_LOG_LEVEL": "ERROR"})
-        finally:
-            master.kill()
-            master.wait()
+        if store is not None:
+            store.stop()
 
 
 def compare(package: Path | None, rounds: int, seconds: float, pattern: str) -> None:
-    with TemporaryDirectory() as directory, our_side(Path(directory)) as ours:
+    # The cache of the measuring process would answer gets, and the row is about the pool.
+    with TemporaryDirectory() as directory, ours(Path(directory) / "ours", MC_LOCAL_CACHE="0") as first:
         if package is None:
-            print_table([ours], rounds, seconds, pattern)
+            print_table([first], rounds, seconds, pattern)
             return
-        with upstream_side(Path(directory), package.resolve()) as upstream:
-            print_table([ours, upstream], rounds, seconds, pattern)
+        with upstream(Path(directory) / "upstream", package) as second:
+            print_table([first, second], rounds, seconds, pattern)
 
 
 def print_table(sides: list[Side], rounds: int, seconds: float, pattern: str) -> None:
@@ -254,7 +182,7 @@ def print_table(sides: list[Side], rounds: int, seconds: float, pattern: str) ->
         for turn in range(rounds):
             # The side that begins changes from turn to turn: the second one finds the machine warm.
             for side in range(len(sides))[:: -1 if turn % 2 else 1]:
-                results[side].append(sides[side].run(row, seconds))
+                results[side].append(run(sides[side], row, seconds))
         medians = [statistics.median(values) for values in results]
         digits = 0 if row.unit == "keys/s" else 3
         print(f"{row!s:43} {row.unit:6}", *(f"{median:10,.{digits}f}" for median in medians), flush=True)
@@ -271,16 +199,12 @@ def main() -> None:
     two = commands.add_parser("measure", help="one row against a running pool")
     two.add_argument("--row", type=int, required=True)
     two.add_argument("--seconds", type=float, default=1.0)
-    three = commands.add_parser("serve", help="lend memory to a running pool")
-    for command in (two, three):
-        command.add_argument("--master", required=True)
+    two.add_argument("--master", required=True)
     arguments = parser.parse_args()
     if arguments.command == "compare":
         compare(arguments.upstream, arguments.rounds, arguments.seconds, arguments.rows)
-    elif arguments.command == "measure":
-        print(json.dumps(measure(arguments.master, ROWS[arguments.row], arguments.seconds)))
     else:
-        serve(arguments.master, SEGMENT)
+        print(json.dumps(measure(arguments.master, ROWS[arguments.row], arguments.seconds)))
 
 
 if __name__ == "__main__":

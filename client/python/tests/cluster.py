@@ -58,8 +58,8 @@ def executable(name: str) -> str:
 class Process:
     """One server process with its log."""
 
-    def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
-        self.name, self.arguments, self.directory = name, arguments, directory
+    def __init__(self, name: str, arguments: list[str], directory: Path, **environ: str) -> None:
+        self.name, self.arguments, self.directory, self.environ = name, arguments, directory, environ
         directory.mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -68,7 +68,7 @@ class Process:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("MC_")}
         with (self.directory / "log").open("ab") as log:
             command = [executable(self.name), *self.arguments]
-            self.process = subprocess.Popen(command, stderr=log, stdout=log, stdin=subprocess.DEVNULL, env=environ)
+            self.process = subprocess.Popen(command, stderr=log, stdout=log, stdin=subprocess.DEVNULL, env=environ | self.environ)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs Mooncake's test of its transfer engine: transfer_engine.py FOLDER
 
-FOLDER has `transfer_engine_target.py` and `transfer_engine_initiator_test.py`: mooncake-wheel/tests of Mooncake's source tree. Target and
-initiator find each other at followers of three masters, once before and once after the leader is killed, and then by the handshake. Run it with
-an interpreter that has this project's packages.
+FOLDER has `transfer_engine_target.py` and `transfer_engine_initiator_test.py`: mooncake-wheel/tests of Mooncake's source tree. Target
+and initiator find each other at followers of three masters, once before and once after the leader is killed, and then by the
+handshake. Run it with an interpreter that has this project's packages.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -311,13 +310,21 @@ def keys(cluster: Cluster) -> list[str]:
 
 def evict(writer: ProcessPoolExecutor, cluster: Cluster, model: str, layout: str, groups: bool) -> str:
     """Fills the pool, and counts pages of which a part alone is left."""
+    leader = cluster.wait_for_leader()
     pages = writer.submit(flood, cluster.addresses, model, layout, groups, 300).result()
-    present = Counter(part for key in keys(cluster) for part in key.split("_") if part in pages)
-    gone = sum(present[page] == 0 for page in pages)
-    whole = sum(present[page] == parts for page, parts in pages.items())
-    broken = len(pages) - gone - whole
+    present: dict[str, list[str]] = {page: [] for page in pages}
+    for key in keys(cluster):
+        for part in key.split("_"):
+            if part in present:
+                present[part].append(key.partition(part)[2])
+    gone = sum(not parts for parts in present.values())
+    whole = sum(len(parts) == pages[page] for page, parts in present.items())
+    left = {number: parts for number, (page, parts) in enumerate(present.items()) if 0 < len(parts) != pages[page]}
+    broken = len(left)
     assert gone and whole, f"{gone} pages are gone and {whole} are left: the pool was not filled"
-    assert not groups or not broken, f"{broken} pages have lost a part"
+    assert not groups or not broken, (
+        f"{broken} pages have lost a part{'' if cluster.leader() is leader else ', and the leader has changed'}: {left}"
+    )
     return f"{len(pages)} pages written: {gone} gone, {whole} whole, {broken} in part"
 
 

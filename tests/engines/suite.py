@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import traceback
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,26 @@ def step(name: str) -> Iterator[Callable[[str], None]]:
 
 def _print(name: str, result: str, began: float, note: str) -> None:
     print(f"{name:66} {result:8} {time.monotonic() - began:5.0f} s   {note}", flush=True)
+
+
+@contextmanager
+def fresh_environment(wheels: Path) -> Iterator[Path]:
+    """A new virtual environment with nothing but this project's wheels: the folder of its executables."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        found = [str(wheel) for wheel in wheels.resolve().glob("mc_kvcache*.whl")]
+        if not found:
+            sys.exit(f"{wheels} has no wheels of this project: run client/python/pack")
+        pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+        subprocess.run([*pip, *found], check=True)
+        yield Path(folder) / "bin"
+
+
+def clean_environment(executables: Path) -> dict[str, str]:
+    """The variables of this process without settings of a pool, and with these executables before all others."""
+    settings = ("MC_", "MOONCAKE_", "RBG_", "KUBERNETES_", "PYTHONPATH")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(settings)}
+    return environ | {"PATH": f"{executables}{os.pathsep}{environ['PATH']}"}
 
 
 class LeaderKill:

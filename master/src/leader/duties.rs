@@ -25,8 +25,10 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
         match coordinator.on_duty() {
             Some(leading) => {
                 services.stores.refresh_suspects(&leading);
+                let is_mounted =
+                    |store| coordinator.index.read(|applied| applied.state.mounted_epoch(store).is_some());
                 if let Some(Line { suspects, more, back }) =
-                    said.of(leading.term, &leading.liveness, leading.elapsed())
+                    said.of(leading.term, &leading.liveness, is_mounted, leading.elapsed())
                 {
                     let (suspects, back) = (listed(&suspects), listed(&back));
                     tracing::info!(%suspects, more, %back, "stores changed");
@@ -62,8 +64,9 @@ struct Line {
     suspects: Vec<StoreId>,
     /// Number of the other suspects.
     more: usize,
-    /// The first stores that were suspect since the last line and are not now. Without them, nothing would explain the
-    /// misses of clients that read while a store reconnected.
+    /// The first stores that were suspect since the last line, are not now, and are mounted. Without them, nothing would explain
+    /// the misses of clients that read while a store reconnected. One that was unmounted is not back: its stream ends a moment
+    /// before.
     back: Vec<StoreId>,
 }
 
@@ -74,7 +77,13 @@ impl Said {
     const IDS: usize = 8;
 
     /// Returns the line to log now, if any.
-    fn of(&mut self, term: u64, liveness: &Liveness, now: Duration) -> Option<Line> {
+    fn of(
+        &mut self,
+        term: u64,
+        liveness: &Liveness,
+        is_mounted: impl Fn(StoreId) -> bool,
+        now: Duration,
+    ) -> Option<Line> {
         let seen = if self.term == term { self.seen } else { 0 };
         let News { stores, seen, .. } = liveness.news(Some(seen), usize::MAX);
         let suspects = liveness.suspects();
@@ -83,13 +92,16 @@ impl Said {
             return None;
         }
         let back = stores.iter().filter(|(_, suspect)| !suspect).map(|(store, _)| *store);
+        let back = back.filter(|store| is_mounted(*store));
         let line = Line {
             suspects: suspects.iter().copied().take(Self::IDS).collect(),
             more: suspects.len().saturating_sub(Self::IDS),
             back: back.take(Self::IDS).collect(),
         };
-        *self = Self { term, seen, suspects: suspects.to_vec(), at: Some(now) };
-        Some(line)
+        let is_known = suspects.is_empty() && self.suspects.is_empty() && line.back.is_empty();
+        let at = if is_known { self.at } else { Some(now) };
+        *self = Self { term, seen, suspects: suspects.to_vec(), at };
+        (!is_known).then_some(line)
     }
 }
 
@@ -196,7 +208,7 @@ mod tests {
         for store in &many {
             liveness.opened(*store, MS(0));
         }
-        assert_eq!(said.of(1, &liveness, MS(0)), None, "nothing is suspect, as before");
+        assert_eq!(said.of(1, &liveness, |_| true, MS(0)), None, "nothing is suspect, as before");
         for store in &many {
             liveness.closed(*store);
         }
@@ -207,7 +219,7 @@ mod tests {
                 liveness.beat(*store, MS(100 * look as u64));
             }
             liveness.refresh(many.iter().copied(), MS(100 * look as u64));
-            lines.extend(said.of(1, &liveness, MS(100 * look as u64)));
+            lines.extend(said.of(1, &liveness, |_| true, MS(100 * look as u64)));
         }
         assert_eq!(lines.len(), 10, "of a hundred changes in ten seconds");
         assert_eq!(lines[0], Line { suspects: many[..8].to_vec(), more: 391, back: vec![] });
@@ -217,9 +229,30 @@ mod tests {
             liveness.opened(*store, MS(9_950));
         }
         liveness.refresh(many.iter().copied(), MS(9_950));
-        assert_eq!(said.of(1, &liveness, MS(9_950)), None);
-        let last = said.of(1, &liveness, MS(10_100)).unwrap();
+        assert_eq!(said.of(1, &liveness, |_| true, MS(9_950)), None);
+        let last = said.of(1, &liveness, |_| true, MS(10_100)).unwrap();
         assert_eq!((last.suspects, last.more), (vec![], 0), "the last state is said, a little later");
+    }
+
+    #[test]
+    fn a_store_that_is_unmounted_is_not_back() {
+        let (store, other) = (StoreId(7), StoreId(8));
+        let (mut said, liveness) = (Said::default(), liveness());
+        for store in [store, other] {
+            liveness.opened(store, MS(10));
+            liveness.closed(store);
+            assert!(liveness.look_at(store, MS(20)));
+        }
+        // One is unmounted, so no look finds it any more; the other one is back.
+        liveness.opened(other, MS(30));
+        assert!(liveness.refresh([other].into_iter(), MS(30)));
+        let line = said.of(1, &liveness, |it| it == other, MS(100)).unwrap();
+        assert_eq!(line, Line { suspects: vec![], more: 0, back: vec![other] });
+
+        liveness.closed(other);
+        assert!(liveness.look_at(other, MS(200)));
+        assert!(liveness.refresh([].into_iter(), MS(210)));
+        assert_eq!(said.of(1, &liveness, |_| false, MS(5_000)), None, "its unmount has a line of its own");
     }
 
     #[test]
@@ -235,11 +268,15 @@ mod tests {
         };
         let line = Line { suspects: vec![], more: 0, back: vec![store] };
         reconnects(&first);
-        assert_eq!(said.of(1, &first, MS(100)).as_ref(), Some(&line));
-        assert_eq!(said.of(1, &first, MS(5_000)), None, "once");
+        assert_eq!(said.of(1, &first, |_| true, MS(100)).as_ref(), Some(&line));
+        assert_eq!(said.of(1, &first, |_| true, MS(5_000)), None, "once");
         let next = liveness();
         reconnects(&next);
-        assert_eq!(said.of(2, &next, MS(7_000)).as_ref(), Some(&line), "each term counts its own changes");
+        assert_eq!(
+            said.of(2, &next, |_| true, MS(7_000)).as_ref(),
+            Some(&line),
+            "each term counts its own changes"
+        );
     }
 
     #[test]
@@ -249,9 +286,9 @@ mod tests {
         first.opened(store, MS(10));
         first.closed(store);
         first.refresh(std::iter::once(store), MS(20));
-        assert_eq!(said.of(1, &first, MS(100)).unwrap().suspects, [store]);
+        assert_eq!(said.of(1, &first, |_| true, MS(100)).unwrap().suspects, [store]);
         assert_eq!(
-            said.of(2, &liveness(), MS(2_000)),
+            said.of(2, &liveness(), |_| true, MS(2_000)),
             Some(Line { suspects: vec![], more: 0, back: vec![] })
         );
     }

@@ -200,7 +200,7 @@ def test_close_ends_what_waits(own_master: Cluster) -> None:
         for thread in closing:
             thread.join(PATIENCE)
             assert not thread.is_alive()
-        assert not lmcache._stuck, "every call has ended"
+        assert not connector._is_stuck, "every call has ended"
         # The memory is the caller's again, also before somebody drains.
         gc.collect()
         source.append(0)

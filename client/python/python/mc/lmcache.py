@@ -8,6 +8,7 @@ that wait for a leader hold no others up.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import logging
 import os
@@ -102,7 +103,11 @@ class Connector:
         self._numbers = itertools.count(1)
         # A call may have ended before the submit knows its number: whoever drains waits for the submit.
         self._lock, self._closing = threading.Lock(), threading.Lock()
-        self._is_closed, self._process = False, os.getpid()
+        self._is_closed, self._is_stuck, self._process = False, False, os.getpid()
+
+    def __del__(self) -> None:
+        # In a cycle of references the collector might release the memory of calls before the queue has waited for them.
+        self.__dict__.pop("_queue", None)
 
     def event_fd(self) -> int:
         """Returns the descriptor that is readable while there are completions. It lives as long as this object."""
@@ -188,8 +193,10 @@ class Connector:
                     self._done.append(call.failed(str(error)))
                 elif has_ended:
                     self._done.append(call.ended(results))
-                else:
+                elif self._is_closed:
                     self._done.append(call.failed("the connector was closed"))
+                else:
+                    self._done.append(call.failed("the call panicked: see the log, and report it"))
         # Not under the lock: the end of an export may run code of the caller, which may submit.
         released.clear()
 
@@ -204,19 +211,17 @@ class Connector:
             self._collect()
         if self._done:
             os.eventfd_write(self._queue.fileno(), 1)
-        if running := len(self._queue):
-            _stuck.append(self)
+        if (running := len(self._queue)) and not self._is_stuck:
+            # Devices may still write to its memory. A reference that nobody has keeps it, also when the interpreter ends, which would wait.
+            self._is_stuck = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
             log = logging.getLogger("mc.lmcache")
-            log.error("%d calls did not end within %g s of their cancellation: their memory is kept until the process ends", running, CLOSE)
+            log.error("%d calls did not end within %g s of their cancellation: don't free their memory", running, CLOSE)
 
     def _check_process(self) -> None:
         # Before the locks, which another thread may have held when this process was forked.
         if self._process != os.getpid():
             raise RuntimeError("the connector belongs to the process that this one was forked from: make one in each process")
-
-
-_stuck: list[Connector] = []
-"""Connectors with calls that can't be ended. They are never freed, because devices may still write to their memory."""
 
 
 def _was_put(_at: int, result: int | McError) -> _Outcome:

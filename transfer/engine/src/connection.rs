@@ -55,16 +55,15 @@ impl Connection {
     }
 
     /// Waits until there is something to read.
-    pub(crate) fn wait_for_bytes(&self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn wait_for_bytes(&self, deadline: Instant) -> io::Result<()> {
         self.wait(PollFlags::IN, deadline)
     }
 
-    fn wait(&self, events: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
+    fn wait(&self, events: PollFlags, deadline: Instant) -> io::Result<()> {
         loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout =
-                left.map(|left| Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ });
-            match poll(&mut [PollFd::new(&*self.0, events)], timeout.as_ref()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            match poll(&mut [PollFd::new(&*self.0, events)], Some(&timeout)) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 // An error of the socket shows in the next call.
                 Ok(_) => return Ok(()),
@@ -76,7 +75,7 @@ impl Connection {
 
     /// Whether there is neither a byte nor an end to read, as on an idle connection to a peer that is there.
     pub(crate) fn is_quiet(&self) -> bool {
-        matches!(self.wait(PollFlags::IN, Some(Instant::now())), Err(why) if why.kind() == io::ErrorKind::TimedOut)
+        matches!(self.wait(PollFlags::IN, Instant::now()), Err(why) if why.kind() == io::ErrorKind::TimedOut)
     }
 
     pub(crate) fn send(&self, parts: &mut RawParts, until: Until) -> io::Result<()> {
@@ -101,7 +100,7 @@ impl Connection {
                 Ok(()) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(()) => deadline = until.deadline(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(events, Some(deadline))?;
+                    self.wait(events, deadline)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

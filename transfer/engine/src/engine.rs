@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl Limits {
     }
 }
 
-/// One end of transfers. When it is dropped, its connections end, and no transfer reaches memory any more.
+/// One end of transfers. Its drop is [`Engine::close`].
 pub struct Engine {
     shared: Arc<Shared>,
     listener: Arc<TcpListener>,
@@ -71,21 +72,22 @@ impl From<io::Error> for Failure {
 }
 
 impl Engine {
-    /// Listens on a free port of the host's address; on all addresses if none of this machine belongs to that name.
+    /// Listens on a free port: of the host's address, or of all addresses if it has several or none of this machine's.
     ///
     /// # Errors
     /// The system's error if there is no port or no thread.
     pub fn listen(host: &str, limits: Limits) -> io::Result<Self> {
-        let addresses: Vec<_> = (host, 0).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-        let listener = match TcpListener::bind(&addresses[..]) {
-            Ok(listener) => listener,
-            Err(why) => {
-                tracing::info!(
-                    "the transfer engine listens on all addresses: none of {host} is of this machine: {why}"
-                );
-                TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind("0.0.0.0:0"))?
-            }
+        let found: BTreeSet<_> = (host, 0).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        // Peers reach it at each of the addresses of its name, but none from elsewhere at one of the loopback interface.
+        let is_one = found.len() == 1 || found.iter().all(|address| address.ip().is_loopback());
+        let bound = match found.first() {
+            Some(address) if is_one => TcpListener::bind(address),
+            _ => Err(io::Error::other(format!("it has {} addresses", found.len()))),
         };
+        let listener = bound.or_else(|why| {
+            tracing::info!("the transfer engine of {host} listens on all addresses: {why}");
+            TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind("0.0.0.0:0"))
+        })?;
         let address = listener.local_addr()?;
         let served = Arc::new(Served {
             limits,
@@ -119,8 +121,8 @@ impl Engine {
         self.shared.served.regions.add(address, len, is_shared)
     }
 
-    /// Unregisters the memory that begins there. Transfers in it get a second to end, and fail then; when this returns,
-    /// none reaches it.
+    /// Unregisters the memory that begins there. Transfers that began when it was registered get a second to end, and fail then; when
+    /// this returns, none of them reaches it.
     ///
     /// # Errors
     /// [`RegisterError::Unknown`]
@@ -167,6 +169,14 @@ impl Engine {
         self.shared.served.notices.lock().drain(..).collect()
     }
 
+    /// Ends all connections and transfers. When this returns, no transfer reaches memory.
+    pub fn close(&self) {
+        self.shared.served.sockets.close();
+        // Wakes the thread that accepts; it fails the second time.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        self.shared.served.regions.close();
+    }
+
     /// Copies bytes between this process and a peer. The pieces of a failed transfer have any bytes of either side.
     ///
     /// # Errors
@@ -211,10 +221,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.served.sockets.close();
-        // Wakes the thread that accepts; the system may have closed it already.
-        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
-        self.shared.served.regions.close();
+        self.close();
     }
 }
 
@@ -381,7 +388,7 @@ impl Shared {
         let place = self.served.sockets.add(connection.0.clone()).ok_or(TransferError::Ended)?;
         let mut said = [0; HELLO.len()];
         let heard = connection.read_exact(&mut said, deadline).map_err(Failure::Lost);
-        let link = Link { connection, _place: place };
+        let link = Link::new(connection, place);
         match heard {
             Ok(()) if said == HELLO => Ok(link),
             Ok(()) => self.end(peer, link, Err(Failure::Stranger(said))),

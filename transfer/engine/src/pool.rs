@@ -1,6 +1,7 @@
 //! Connections to peers that no call uses at the moment.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -12,6 +13,8 @@ use crate::sockets::Place;
 const MAX_IDLE: usize = 16;
 /// Most idle connections.
 const MAX_IDLE_OF_ALL: usize = 256;
+/// Time for which one is kept. Peers keep theirs longer ([`crate::serve`]), so none ends while a request is sent.
+const KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<HashMap<Peer, Vec<Link>>>);
@@ -19,13 +22,21 @@ pub(crate) struct Pool(Mutex<HashMap<Peer, Vec<Link>>>);
 /// A connection to a peer.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    pub(crate) _place: Place,
+    used: Instant,
+    _place: Place,
+}
+
+impl Link {
+    pub(crate) fn new(connection: Connection, place: Place) -> Self {
+        Self { connection, used: Instant::now(), _place: place }
+    }
 }
 
 impl Pool {
     /// A connection that the peer had not ended when it was taken.
     pub(crate) fn take(&self, peer: &Peer) -> Option<Link> {
         let mut links = self.0.lock();
+        keep(&mut links, |link| link.used.elapsed() < KEPT);
         let links = links.get_mut(peer)?;
         while let Some(link) = links.pop() {
             if link.connection.is_quiet() {
@@ -35,14 +46,12 @@ impl Pool {
         None
     }
 
-    pub(crate) fn put(&self, peer: &Peer, link: Link) {
+    pub(crate) fn put(&self, peer: &Peer, mut link: Link) {
+        link.used = Instant::now();
         let mut links = self.0.lock();
         if count(&links) >= MAX_IDLE_OF_ALL {
-            // Those to peers that are gone.
-            links.retain(|_, links| {
-                links.retain(|link| link.connection.is_quiet());
-                !links.is_empty()
-            });
+            // Not those to peers that are gone.
+            keep(&mut links, |link| link.connection.is_quiet());
             if count(&links) >= MAX_IDLE_OF_ALL {
                 return;
             }
@@ -58,6 +67,13 @@ impl Pool {
         let forgotten = self.0.lock().remove(peer);
         drop(forgotten);
     }
+}
+
+fn keep(links: &mut HashMap<Peer, Vec<Link>>, is_kept: impl Fn(&Link) -> bool) {
+    links.retain(|_, links| {
+        links.retain(&is_kept);
+        !links.is_empty()
+    });
 }
 
 fn count(links: &HashMap<Peer, Vec<Link>>) -> usize {
@@ -82,7 +98,7 @@ mod tests {
                 Connection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
             let (other_end, _) = listener.accept().unwrap();
             let place = sockets.add(connection.0.clone()).unwrap();
-            pool.put(&peer(n), Link { connection, _place: place });
+            pool.put(&peer(n), Link::new(connection, place));
             assert!(count(&pool.0.lock()) <= MAX_IDLE_OF_ALL);
             assert!(pool.take(&peer(n)).is_some_and(|link| {
                 pool.put(&peer(n), link);

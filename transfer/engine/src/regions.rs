@@ -82,7 +82,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Removes the memory that begins there. When this returns, no transfer reaches it.
+    /// Removes the memory that begins there. When this returns, no use that began when it was registered reaches it.
     pub(crate) fn remove(&self, address: usize) -> Result<(), RegisterError> {
         let mut state = self.state.lock();
         let region = state.by_address.remove(&(address as u64)).ok_or(RegisterError::Unknown(address))?.id;

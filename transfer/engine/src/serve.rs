@@ -25,6 +25,8 @@ const MAX_NOTICES: usize = 4_096;
 const MAX_NOTICE_BYTES: usize = 16 << 20;
 /// Time for a request without its data.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// Time after which a connection without a request ends.
+const IDLE: Duration = Duration::from_secs(300);
 /// Time until connections are accepted again, where there are no descriptors or threads.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
@@ -94,9 +96,10 @@ impl Served {
         connection.write_all(&HELLO, Instant::now() + REQUEST_WITHIN)?;
         let mut ranges = Vec::new();
         // A peer connects for a request, and may keep the connection for later ones.
-        let mut first = Some(Instant::now() + REQUEST_WITHIN);
+        let mut patience = REQUEST_WITHIN;
         loop {
-            connection.wait_for_bytes(first.take())?;
+            connection.wait_for_bytes(Instant::now() + patience)?;
+            patience = IDLE;
             let deadline = Instant::now() + REQUEST_WITHIN;
             let mut head = [0; HEAD];
             connection.read_exact(&mut head, deadline)?;

@@ -181,6 +181,13 @@ impl Engine {
         py.detach(|| self.engine.notify(&Peer { host, port }, &Notice { name, message })).map_err(failed)
     }
 
+    /// Ends all connections and transfers; afterwards none reaches memory. In a forked child nothing happens.
+    fn close(&self, py: Python<'_>) {
+        if self.made_in.is_now() {
+            py.detach(|| self.engine.close());
+        }
+    }
+
     /// Takes the notices of peers: name and message of each.
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
         self.made_in.check(py, "transfer engine")?;

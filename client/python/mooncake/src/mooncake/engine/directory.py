@@ -39,8 +39,8 @@ class Directory(Protocol):
     def announce(self, name: str, host: str, port: int) -> None:
         """Tell others where `name` listens."""
 
-    def withdraw(self, name: str) -> None:
-        """Take `announce` back."""
+    def withdraw(self, name: str, host: str, port: int) -> None:
+        """Take `announce` back, if nobody else has announced the name since."""
 
     def find(self, name: str) -> tuple[str, int]:
         """Host and port of `name`, or NoPeer."""
@@ -75,7 +75,7 @@ class Names:
         """Keep the own address."""
         self._own[name] = LOOPBACK if host == ANY else host, port
 
-    def withdraw(self, name: str) -> None:
+    def withdraw(self, name: str, host: str, port: int) -> None:
         """Nothing."""
 
     def find(self, name: str) -> tuple[str, int]:
@@ -116,11 +116,12 @@ class MetadataServer:
                 raise
             raise PermissionError(f"{name!r} is the name of another engine") from None
 
-    def withdraw(self, name: str) -> None:
-        """Delete the record, if the server answers soon."""
+    def withdraw(self, name: str, host: str, port: int) -> None:
+        """Delete the record, if it is that one and the server answers soon."""
         try:
-            self._ask("DELETE", name, timeout=_LEAVE_SECONDS)
-        except (OSError, http.client.HTTPException) as error:
+            if json.loads(self._ask("GET", name, timeout=_LEAVE_SECONDS)) == {"ip_or_host_name": host, "rpc_port": port}:
+                self._ask("DELETE", name, timeout=_LEAVE_SECONDS)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             _log.info("the record of %s stays at %s: %s", name, self._url, error)
 
     def find(self, name: str) -> tuple[str, int]:

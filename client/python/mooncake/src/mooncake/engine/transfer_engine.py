@@ -81,9 +81,9 @@ class TransferEngine:
         self._buffers: dict[int, mmap.mmap] = {}
 
     def __del__(self) -> None:
-        # Before the memory, which peers reach until then.
-        self._engine = None
-        self._buffers = {}
+        # Before the buffers, which peers reach until then.
+        if (engine := getattr(self, "_engine", None)) is not None:
+            engine.close()
 
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, /) -> int:
         """Listen on a port of `local_hostname`, and announce it to a metadata server if there is one."""
@@ -98,10 +98,11 @@ class TransferEngine:
             host = found.address_of(split_host_port(local_hostname)[0])
             engine = _native.Engine(host, _timeout())
             _announce(found, local_hostname, host, engine)
-        except (OSError, ValueError, RuntimeError, HTTPException) as error:
+        except (NoPeer, OSError, ValueError, RuntimeError, HTTPException) as error:
             _log.error("cannot start the transfer engine of %s: %s", local_hostname, error)
             return INVALID_ARGUMENT
-        weakref.finalize(self, _withdraw, found, local_hostname, os.getpid())
+        # Also when the interpreter ends, which frees memory that peers reach.
+        weakref.finalize(self, _end, engine, found, local_hostname, host, os.getpid())
         self._engine, self._directory = engine, found
         return OK
 
@@ -142,7 +143,7 @@ class TransferEngine:
         return self._with_engine("register memory", register)
 
     def unregister_memory(self, buffer_addr: int, /) -> int:
-        """End the use of memory. When this returns, it may be freed. -3 if none is registered there."""
+        """End the use of memory by peers, and by transfers that were begun after it was registered. -3 if none is registered there."""
 
         def unregister(engine: _native.Engine) -> int:
             try:
@@ -451,10 +452,11 @@ def _announce(names: Directory, name: str, host: str, engine: _native.Engine) ->
         names.announce(name, host, engine.port)
     except PermissionError:
         names.forget(name)
+        other = names.find(name)
         try:
-            engine.probe(*names.find(name))
-        except (NoPeer, RuntimeError):
-            names.withdraw(name)
+            engine.probe(*other)
+        except RuntimeError:
+            names.withdraw(name, *other)
             names.announce(name, host, engine.port)
             return
         finally:
@@ -462,10 +464,11 @@ def _announce(names: Directory, name: str, host: str, engine: _native.Engine) ->
         raise
 
 
-def _withdraw(names: Directory, name: str, process: int) -> None:
+def _end(engine: _native.Engine, names: Directory, name: str, host: str, process: int) -> None:
     # A forked child ends, too.
     if os.getpid() == process:
-        names.withdraw(name)
+        names.withdraw(name, host, engine.port)
+        engine.close()
 
 
 def _timeout() -> float:

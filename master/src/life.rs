@@ -34,6 +34,9 @@ const MAX_REQUEST_BYTES: usize = 24 << 20;
 /// Limit on calls under way on one connection.
 const MAX_STREAMS: u32 = 4096;
 
+/// Longest life of an HTTP connection, whose request is answered within seconds: a peer that does not read holds memory of answers.
+const HTTP_LIFETIME: Duration = Duration::from_secs(30);
+
 /// Silence on a connection after which the peer is asked whether it lives. Ten thousand clients that watch are ten
 /// thousand connections; asking each every second would cost a tenth of a core more than every five seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -288,7 +291,8 @@ impl Life {
     fn serve_http(&self, listener: Listener, routes: Router, name: &'static str) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            if let Err(error) = mc_process::http::serve(listener, routes, stop.cancelled_owned()).await {
+            let served = mc_process::http::serve(listener, routes, HTTP_LIFETIME, stop.cancelled_owned());
+            if let Err(error) = served.await {
                 tracing::error!("the {name} port is closed: {error}");
             }
         });

@@ -1,3 +1,4 @@
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use mc_index::Request;
@@ -6,11 +7,15 @@ use tokio::sync::Mutex;
 
 use super::{Coordinator, Refusal};
 
+/// Number of locks that keys share.
+const LOCKS: usize = 256;
+
 /// Serves the key-value table.
 pub(crate) struct KeyValues {
     coordinator: Arc<Coordinator>,
-    /// Held from the look to the entry of [`Self::set_first`].
-    first: Mutex<()>,
+    /// One is held from the look to the entry of [`Self::set_first`]; keys choose theirs by `hasher`.
+    first: [Mutex<()>; LOCKS],
+    hasher: RandomState,
 }
 
 /// Outcome of [`KeyValues::set_first`].
@@ -26,7 +31,7 @@ pub(crate) enum SetFirst {
 
 impl KeyValues {
     pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
-        Self { coordinator, first: Mutex::default() }
+        Self { coordinator, first: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
     }
 
     /// Returns the value of an entry; `None` if there is none.
@@ -43,11 +48,12 @@ impl KeyValues {
 
     /// Sets an entry unless there is one.
     ///
-    /// A value that was acknowledged is never replaced: only the leader of a term looks, it has applied the entries of earlier
-    /// terms, and no other call of this kind comes between its look and its entry. A call that is given up may leave an entry
-    /// behind in the log, which a later call does not see and replaces: nobody was told of it.
+    /// Of calls that set an entry at the same time in one term, one is told [`SetFirst::Set`]: no other one comes between its look and its
+    /// entry. It is no promise beyond that. The entry of a call that was given up, or that began in an earlier term of this leader, may be
+    /// applied later, and replace a value that somebody was told of.
     pub(crate) async fn set_first(&self, key: Vec<u8>, value: Vec<u8>) -> Result<SetFirst, Refusal> {
-        let _first = self.first.lock().await;
+        // The remainder is below the number of locks.
+        let _first = self.first[(self.hasher.hash_one(&key) % LOCKS as u64) as usize].lock().await;
         Ok(match self.get(&key).await? {
             Some(known) if known == value => SetFirst::Same,
             Some(_) => SetFirst::Other,

@@ -5,6 +5,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use mc_index::TenantName;
 use mc_types::MAX_TENANT_LEN;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -59,7 +60,11 @@ pub(super) async fn remove_all(
         };
         let mut removed_count = 0;
         for tenant in tenants {
-            let left = match removed_of(&services, &tenant, force, until, &mut removed_count).await {
+            let progress = match Instant::now() < until {
+                true => removed_of(&services, &tenant, force, until, &mut removed_count).await,
+                false => Ok(Progress::Late),
+            };
+            let left = match progress {
                 Ok(Progress::Done) => continue,
                 Ok(Progress::Late) => format!("{REMOVES_FOR:?} are over"),
                 // The next leader starts from the beginning, and would count too few.
@@ -105,12 +110,15 @@ async fn removed_of(
     }
 }
 
+/// Tenants that have objects.
 async fn all_tenants(services: &Services) -> Result<Vec<String>, Refusal> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut last) = (Vec::new(), None);
     loop {
-        let after = names.last().map(String::as_bytes);
+        let after = last.as_ref().map(TenantName::as_bytes);
         let (page, more) = services.tenants.list(after, TENANTS_PAGE).await?;
-        names.extend(page.iter().map(|tenant| text(tenant.view.name.as_bytes())));
+        last = page.last().map(|tenant| tenant.view.name);
+        let page = page.iter().filter(|tenant| tenant.view.usage.objects.count > 0);
+        names.extend(page.map(|tenant| text(tenant.view.name.as_bytes())));
         if !more {
             return Ok(names);
         }

@@ -28,10 +28,6 @@ const DRAIN: Duration = Duration::from_secs(1);
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Largest body in bytes.
 const LARGEST_BODY: usize = 2 << 20;
-/// Longest life of a connection, which serves one request: a peer that takes the answer byte by byte holds a descriptor.
-/// The longest request mounts a segment, and a terabyte takes minutes to allocate.
-const LIFETIME: Duration = Duration::from_secs(600);
-
 /// Returns the most connections that HTTP gets of a process that may have `limit` descriptors: a sixteenth, within bounds.
 #[must_use]
 pub fn most_connections(limit: usize) -> usize {
@@ -88,13 +84,14 @@ pub fn metrics_page(text: String) -> Response {
 /// within that time, and an idle connection can't hold up the process.
 ///
 /// Each connection serves one request, and the number of connections is bounded ([`most_connections`]), so that idle
-/// peers and scrapers keep no descriptors.
+/// peers and scrapers keep no descriptors. A peer that takes an answer byte by byte is cut off at the end of `lifetime`.
 ///
 /// # Errors
 /// The error of the listener.
 pub async fn serve(
     listener: Listener,
     router: Router,
+    lifetime: Duration,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let (begun, shutting_down) = oneshot::channel();
@@ -107,7 +104,7 @@ pub async fn serve(
         users: "HTTP",
         greeting: Greeting::Http1,
         room: Arc::new(|| Room { most: most_connections(descriptor_limit()), kept: 0 }),
-        lifetime: Some(LIFETIME),
+        lifetime: Some(lifetime),
     });
     let router = router.layer(from_fn(answer_one));
     let served = axum::serve(Accept(listener), router).with_graceful_shutdown(shutdown);
@@ -293,7 +290,8 @@ mod tests {
             standard_routes(|| Err("no leader".into()), || async { serde_json::json!({"role": "leader"}) });
         let routes = routes.route("/metrics", get(async || metrics_page("mc_objects 1\n".into())));
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve(listener, routes, async { stopped.await.unwrap() }));
+        let server =
+            tokio::spawn(serve(listener, routes, Duration::from_secs(60), async { stopped.await.unwrap() }));
 
         let get = async |path| request("GET", &address.to_string(), path).await.unwrap();
         let answer = |code: u16, body: &str| (code, body.to_owned());

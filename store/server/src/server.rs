@@ -15,6 +15,9 @@ use crate::StoreArgs;
 use crate::http;
 use crate::metrics::StoreMetrics;
 
+/// Longest life of an HTTP connection. The longest request mounts a segment, and a terabyte takes minutes to allocate.
+const LIFETIME: Duration = Duration::from_secs(600);
+
 /// A store with its health and metrics over HTTP.
 #[derive(Debug)]
 pub struct Server {
@@ -88,7 +91,8 @@ impl Http {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = mc_process::http::serve(listener, routes, stopped.cancelled_owned()).await {
+            let served = mc_process::http::serve(listener, routes, LIFETIME, stopped.cancelled_owned());
+            if let Err(error) = served.await {
                 error!(%error, "health and metrics are no longer served");
             }
         });

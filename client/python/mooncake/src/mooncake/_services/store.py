@@ -65,7 +65,7 @@ def _cancel(opening: _Opening) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     opening.join(_CANCEL_SECONDS)
     if opening.is_alive():
-        _log.info("The attempt under way is given up: it has mounted nothing yet")
+        _log.info("The attempt under way is given up")
     elif opening.store is not None:
         opening.store.close()
 

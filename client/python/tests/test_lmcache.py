@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from cluster import PATIENCE, Cluster, until
-from mc import lmcache
 from mc.lmcache import Completion, Connector
 
 CHUNK = 4096

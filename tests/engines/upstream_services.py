@@ -7,15 +7,13 @@ The services run in a fresh virtual environment with this project's wheels. The 
 script: it has the wheels, numpy and pytest, and torch for the dummy client's tensors (about 6 GB).
 
 Ports are those of the tests, which have them in their text: 50052 for the real client, and 61351, 61352 and 19003 for
-test_cli.py. `test_entry_point_installed` of test_cli.py also looks for `transfer_engine_bench`; that row runs only where there
-is one. With `--engine FOLDER` upstream's own transfer engine is tested, which keeps its records in our masters (transfer_engine.py has the
-tests of ours).
+test_cli.py. With `--engine FOLDER` upstream's own transfer engine is tested, which keeps its records in our masters
+(transfer_engine.py has the tests of ours).
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import signal
 import subprocess
 import sys
@@ -65,10 +63,7 @@ def says(service: Service, words: str) -> bool:
 
 
 def command_lines(folder: Path, environ: dict[str, str]) -> None:
-    tests = ["test_run_master_and_client"]
-    if shutil.which("transfer_engine_bench", path=environ["PATH"]):
-        tests.insert(0, "test_entry_point_installed")
-    for test in tests:
+    for test in ("test_entry_point_installed", "test_run_master_and_client"):
         # The master keeps its data below the current folder.
         with tempfile.TemporaryDirectory() as data:
             command = [sys.executable, "-c", CLI.format(test=test)]

@@ -136,7 +136,7 @@ impl Engine {
         self.shared.served.regions.hold(range)
     }
 
-    /// What a peer registered first of the memory that it shares.
+    /// Asks a peer for the memory that it registered first, of that which it shares.
     ///
     /// # Errors
     /// [`TransferError`]

@@ -110,7 +110,7 @@ impl Regions {
         self.state.lock().around(&range).is_some()
     }
 
-    /// What was registered first of the memory that peers may reach.
+    /// Returns the range that was registered first, of those that peers may reach.
     pub(crate) fn first(&self) -> Option<Range> {
         let state = self.state.lock();
         let shared = state.by_address.iter().filter(|(_, region)| region.is_shared);

@@ -1,4 +1,4 @@
-//! What an engine does for its peers.
+//! The server of an engine: accepts connections and answers the requests of peers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(300);
 /// Time until connections are accepted again, where there are no descriptors or threads.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// What peers reach of an engine.
+/// State of an engine that the server's threads share.
 pub(crate) struct Served {
     pub(crate) limits: Limits,
     pub(crate) regions: Arc<Regions>,

@@ -1,4 +1,4 @@
-//! What engines say to each other: whoever accepts a connection says [`HELLO`], and then answers one request after the other.
+//! Protocol between engines. The side that accepts a connection sends [`HELLO`], then an answer to each request.
 //! Numbers are little-endian.
 //!
 //! ```text
@@ -24,7 +24,7 @@ pub(crate) const RANGE: usize = 16;
 pub(crate) enum Kind {
     Read = 1,
     Write = 2,
-    /// What was registered first.
+    /// The range that was registered first.
     First = 3,
     /// Whether the engine is alive.
     Probe = 4,
@@ -49,7 +49,7 @@ pub(crate) struct Answer {
 pub struct Notice {
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// Its text.
     pub message: String,
 }
 

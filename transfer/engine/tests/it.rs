@@ -181,7 +181,7 @@ fn a_peer_that_was_started_again_is_found_again() {
     served.join().unwrap();
 }
 
-/// What an engine says to one that connects and asks whether it is alive.
+/// Plays an engine to which a peer connects and sends a probe.
 fn answer_a_probe(stream: &mut TcpStream) {
     stream.write_all(HELLO).expect("the peer is there");
     stream.read_exact(&mut [0; 16]).expect("it asks");
@@ -238,7 +238,7 @@ fn memory_is_out_of_use_once_it_is_unregistered() {
     }
     there.unregister(address(remote)).unwrap();
     remote.fill(0);
-    // What it sends now goes nowhere.
+    // Bytes that it sends from now on are dropped.
     while stream.write_all(&[9; 1 << 16]).is_ok() {}
     assert!(remote.iter().all(|byte| *byte == 0));
     assert_eq!(there.unregister(address(remote)), Err(RegisterError::Unknown(address(remote))));

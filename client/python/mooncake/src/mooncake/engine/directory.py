@@ -46,7 +46,7 @@ class Directory(Protocol):
         """Host and port of `name`, or NoPeer."""
 
     def forget(self, name: str) -> None:
-        """Ask anew when `name` is looked for the next time."""
+        """Drop a cached address, so that the next `find` asks again."""
 
 
 def directory(metadata_server: str) -> Directory:
@@ -161,7 +161,7 @@ class MetadataServer:
             with self._opener.open(request, timeout=timeout) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
-            # What the server says of it is in the body.
+            # The body has the server's reason.
             error.msg += f": {error.read(_LONGEST_REASON).decode(errors='replace').strip()}"
             raise
 

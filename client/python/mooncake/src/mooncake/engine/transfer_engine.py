@@ -70,7 +70,8 @@ class InnerTransferEngine:
 class TransferEngine:
     """Registers memory of this process, lets peers read and write it, and reads and writes theirs.
 
-    Whoever reaches its port can do both, as with upstream's. Calls answer 0, or a negative number whose reason is in the log.
+    Every process that can connect to its port may do both, as with upstream's engine. Calls return 0, or a negative code and log the
+    reason.
     All of them may be made on any thread.
     """
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
-use mc_engine::{Direction, Limits, Notice, Peer, Piece, Range, Submitted};
+use mc_engine::{Direction, Limits, Notice, Peer, Piece, Range, RegisterError, Submitted};
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::memory::gpu_of;
@@ -72,7 +72,7 @@ impl Engine {
         self.engine.address().port()
     }
 
-    /// Registers memory of the host, which is valid until it is unregistered.
+    /// Registers memory of the host, which is valid until it is unregistered. `BufferError` if part of it is registered already.
     #[pyo3(signature = (address, length, shared = true))]
     fn register(&self, py: Python<'_>, address: usize, length: usize, shared: bool) -> PyResult<()> {
         self.made_in.check(py, "transfer engine")?;
@@ -81,7 +81,10 @@ impl Engine {
             return Err(PyNotImplementedError::new_err(why));
         }
         // SAFETY: memory of the caller, who keeps it until it is unregistered.
-        unsafe { self.engine.register(address, length, shared) }.map_err(refused)
+        unsafe { self.engine.register(address, length, shared) }.map_err(|why| match why {
+            RegisterError::Overlaps { .. } => PyBufferError::new_err(why.to_string()),
+            _ => refused(why),
+        })
     }
 
     /// Unregisters the memory that begins there; afterwards no transfer reaches it.

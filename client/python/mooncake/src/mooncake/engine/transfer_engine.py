@@ -70,9 +70,8 @@ class InnerTransferEngine:
 class TransferEngine:
     """Registers memory of this process, lets peers read and write it, and reads and writes theirs.
 
-    Every process that can connect to its port may do both, as with upstream's engine. Calls return 0, or a negative code and log the
-    reason.
-    All of them may be made on any thread.
+    Every process that can connect to its port may do both, as with upstream's engine. Calls return 0, or a negative code, and then
+    log the reason. Any thread may make them.
     """
 
     def __init__(self) -> None:
@@ -135,10 +134,9 @@ class TransferEngine:
         def register(engine: _native.Engine) -> int:
             try:
                 engine.register(buffer_addr, capacity, remote_accessible)
-            except (ValueError, NotImplementedError) as error:
+            except (BufferError, ValueError, NotImplementedError) as error:
                 _log.error("cannot register memory: %s", error)
-                overlaps = isinstance(error, ValueError) and "overlap" in str(error)
-                return OVERLAPPED if overlaps else INVALID_ARGUMENT
+                return OVERLAPPED if isinstance(error, BufferError) else INVALID_ARGUMENT
             return OK
 
         return self._with_engine("register memory", register)

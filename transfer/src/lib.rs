@@ -7,54 +7,40 @@
 //! where both are on one host. A store lends the
 //! [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
-mod areas;
 mod authority;
 mod checksum;
 mod choice;
 mod elsewhere;
-mod exposures;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod host_memory;
 mod iovecs;
-mod mapping;
 mod memory;
-mod memory_limit;
-mod raw_bytes;
 mod rdma;
-mod read_buffer;
-mod registration;
 mod report;
-mod segment;
 mod server;
 mod shm;
 mod socket_options;
 mod staged;
-mod stamps;
 mod tcp;
 mod transport;
 mod wire;
-mod write_buffer;
 
 pub use authority::Authority;
 pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
-pub use host_memory::HostMemory;
-pub use memory::Memory;
-pub use raw_bytes::RawBytes;
+pub use memory::{
+    AllocateError, HostMemory, LentMemory, LostMemory, RawBytes, ReadBuffer, RegisterError, RegisteredMemory,
+    Segment, WriteBuffer,
+};
 pub use rdma::{
     DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, Rdma, RdmaDevices, RdmaOptions,
 };
-pub use read_buffer::ReadBuffer;
-pub use registration::{LentMemory, LostMemory, RegisterError, RegisteredMemory};
 pub use report::{PeerReport, PeerTransport};
-pub use segment::{AllocateError, Segment};
-pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
+pub use server::{Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
 pub use staged::{DeviceError, StagedTransport};
 pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};
-pub use write_buffer::WriteBuffer;

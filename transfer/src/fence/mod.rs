@@ -14,7 +14,7 @@
 //! - **Late reader.** A seqlock: the server copies the bytes into the socket, then looks the index up again. A newer
 //!   write registers before its first byte. So a server that copied such a byte finds the write registered, and tells
 //!   the client in the trailer that the bytes are not good.
-//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::stamps), to which the server adds
+//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::memory::stamps), to which the server adds
 //!   those of an admitted write before its first byte.
 //! - **The same put, twice.** The connections of a striped put, and its retries, have one index and share one pass.
 //!   They don't fence each other: an older connection may write over the bytes of a newer one. These are the same

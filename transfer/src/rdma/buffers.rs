@@ -14,8 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{ClientEnd, Exposable, Exposed, NoRdma, Rdma};
 use crate::checksum::RunningChecksum;
 use crate::elsewhere::drop_elsewhere;
-use crate::exposures::Reached;
-use crate::mapping::{Mapping, Protection, memory_file};
+use crate::memory::Reached;
+use crate::memory::{Mapping, Protection, memory_file};
 use crate::{ReadBuffer, WriteBuffer};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.

@@ -10,7 +10,7 @@ use mc_verbs::{PinLimit, Region};
 use super::buffers::MOST_BYTES;
 use super::registered::{Mapped, Pieces, on_threads};
 use super::{NoRdma, Rdma};
-use crate::mapping::Mapping;
+use crate::memory::Mapping;
 
 /// Memory that can be exposed.
 pub(crate) enum Exposable<'a> {

@@ -16,7 +16,7 @@
 //!   fails, is dropped or takes too long, the queue pair is destroyed before they are let go ([`Buffers`]). From then on nothing
 //!   of the store's card gets in.
 //!
-//! Bytes of writes are read where the caller has them, if that is an area (see [`crate::areas`]): the key permits no writes. Bytes of reads
+//! Bytes of writes are read where the caller has them, if that is an area (see [`crate::memory::areas`]): the key permits no writes. Bytes of reads
 //! come straight into an area only if that was lent, or is named by its address (see [`crate::RawBytes`]): a future that borrows memory
 //! could be leaked, and then the borrow would be over before the card is. All others go through staging memory.
 //!

@@ -14,7 +14,7 @@ use super::subnets::Masks;
 use super::ways::{Rdma, link};
 use super::{Direction, Failed, NoRdma};
 use crate::fence::CutOff;
-use crate::segment::Segment;
+use crate::memory::Segment;
 use crate::wire::{End, PROBE_LEN};
 
 /// Maximum number of requests posted with one doorbell. Only the last of them completes with an entry.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::buffers::Pool;
 use super::events;
 use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions, Staging};
-use crate::mapping::{Mapping, Protection, memory_file};
+use crate::memory::{Mapping, Protection, memory_file};
 use crate::wire::{End, PROBE_LEN};
 
 /// The RDMA devices that this process uses, open.

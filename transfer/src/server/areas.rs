@@ -2,7 +2,7 @@
 //!
 //! The client names the place of the bytes, and the store copies them, under the pass of the write as it would receive them.
 //! A client that changes them meanwhile, or gives others to the same place, damages nothing but its own write. The store maps
-//! an area read-only, and only if it can't shrink: see [`crate::mapping`].
+//! an area read-only, and only if it can't shrink: see [`crate::memory::mapping`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use super::check::Refusal;
 use super::connection::Connection;
 use super::copies::Copies;
-use crate::mapping::Mapping;
-use crate::memory_limit;
+use crate::memory;
+use crate::memory::Mapping;
 use crate::wire::AreaOp;
 
 /// Maximum number of areas of all clients, and of their bytes: a process can have 65,530 mappings, of 128 TiB.
@@ -46,7 +46,7 @@ impl Default for AreaTable {
     /// A client can lend as much as the machine has, because areas have no holes. One that hands over the same memory many times
     /// takes page tables of the store, and the room of others.
     fn default() -> Self {
-        let of_client = memory_limit::of_machine().unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        let of_client = memory::of_machine().unwrap_or(MOST_BYTES).min(MOST_BYTES);
         Self { entries: Mutex::default(), of_client }
     }
 }
@@ -143,7 +143,7 @@ impl Connection<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::{Protection, memory_file};
+    use crate::memory::{Protection, memory_file};
     use crate::wire::Op;
 
     fn mapping(len: u64) -> Mapping {

@@ -8,8 +8,8 @@ use tokio::sync::{Notify, Semaphore};
 use super::check::Refusal;
 use super::fetched::Fetched;
 use crate::fence::WritePass;
-use crate::mapping::Mapping;
-use crate::segment::Segment;
+use crate::memory::Mapping;
+use crate::memory::Segment;
 use crate::wire::AreaOp;
 
 /// Bytes that are copied at once, while a newer write has to wait.
@@ -156,7 +156,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::mapping::{Protection, memory_file};
+    use crate::memory::{Protection, memory_file};
 
     const LEN: u64 = 3 * PIECE + 5;
 

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::areas::ClientAreas;
 use super::{ACCEPT_PAUSE, Counters, DataServer, check};
-use crate::mapping::Mapping;
+use crate::memory::Mapping;
 use crate::shm::{MESSAGE_LEN, Message, Record, ShmAccess, files};
 use crate::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
 

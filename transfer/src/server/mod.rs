@@ -7,6 +7,7 @@ mod copies;
 mod counters;
 mod fetched;
 mod local;
+mod memory;
 mod own;
 mod pace;
 mod rdma;
@@ -30,14 +31,15 @@ use self::check::{Identity, Refusal};
 use self::connection::Connection;
 use self::copies::Copiers;
 pub use self::counters::{Counters, RequestSeconds};
+pub use self::memory::Memory;
 use self::own::OwnCalls;
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::{Budget, Fence, Fenced};
+use crate::memory::Segment;
+use crate::memory::Stamps;
 use crate::rdma::Rdma;
-use crate::segment::Segment;
 use crate::socket_options;
-use crate::stamps::Stamps;
 use crate::wire::Op;
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.

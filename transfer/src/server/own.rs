@@ -20,10 +20,10 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 
 use super::check::Refusal;
+use super::memory::Memory;
 use super::{Counters, DataServer};
 use crate::checksum::{Checksum, Sums};
 use crate::fence::Fenced;
-use crate::memory::Memory;
 use crate::transport::{Peer, ReadOp, Seal, WriteOp};
 use crate::wire::Op;
 

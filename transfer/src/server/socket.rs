@@ -14,7 +14,7 @@ use super::Lent;
 use super::pace::Pace;
 use crate::authority::Times;
 use crate::fence::{Fenced, HeldPass, WritePass};
-use crate::segment::Segment;
+use crate::memory::Segment;
 use crate::wire::WireError;
 
 /// Maximum bytes of one receive under write passes: about 50 us, for which a newer write of the same bytes may wait.

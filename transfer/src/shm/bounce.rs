@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::WriteBuffer;
-use crate::areas::{Area, Areas};
 use crate::checksum::RunningChecksum;
+use crate::memory::{Area, Areas};
 
 /// Bytes of a bounce buffer, and so the most that one request of a call carries.
 pub(super) const BOUNCE: usize = 4 << 20;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::session::SharedSegment;
 use super::{RECORD_LEN, Record, ShmAccess, files, socket_name};
-use crate::mapping::Mapping;
-use crate::stamps::stamps_len;
+use crate::memory::Mapping;
+use crate::memory::stamps_len;
 use crate::transport::Peer;
 use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, SHARING_SINCE, VERSIONS};
 

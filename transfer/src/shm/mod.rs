@@ -3,7 +3,7 @@
 //! # Reads
 //!
 //! A store gives the descriptors of its segments to processes of its host ([`DataServer::serve_local`]). Such a client
-//! reads from them past the store, and then looks at the [stamps](crate::stamps) of the bytes that it has copied, which the
+//! reads from them past the store, and then looks at the [stamps](crate::memory::stamps) of the bytes that it has copied, which the
 //! store shares, too. If no newer write was there, the bytes are good. Otherwise, and with a store that shares no stamps, it
 //! asks the store over TCP: a block may have a stamp of a neighbour. The store's fence then decides as it does for a read of its
 //! own; any other answer, and none, fails the read.
@@ -63,11 +63,11 @@ use self::own::OwnStore;
 pub use self::record::socket_name;
 pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
 use self::session::{Found, Session};
-use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
-use crate::memory::Memory;
+use crate::memory::Areas;
+use crate::memory::newest;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
-use crate::stamps::newest;
+use crate::server::Memory;
 use crate::tcp::TcpTransport;
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory, WriteBuffer};

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use super::{SHM, ShmTransport};
 use crate::ReadBuffer;
 use crate::checksum::Checksum;
-use crate::memory::Memory;
 use crate::report::PeerTransport;
 use crate::server::DataServer;
+use crate::server::Memory;
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp};
 
 pub(super) struct OwnStore {

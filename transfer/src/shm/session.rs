@@ -16,8 +16,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 
 use super::{Message, files};
-use crate::areas::Area;
-use crate::mapping::Mapping;
+use crate::memory::Area;
+use crate::memory::Mapping;
 use crate::transport::ReadOp;
 
 /// Time between two messages about reads, and looks for areas that are gone.

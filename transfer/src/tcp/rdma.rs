@@ -15,7 +15,7 @@ use super::ways::{Ways, devices_of};
 use super::work::is_for_now;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
-use crate::exposures::{Exposures, Reached};
+use crate::memory::{Exposures, Reached};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};

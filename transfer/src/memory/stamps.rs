@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use mc_types::SegmentNumber;
 use rustix::fs::SealFlags;
 
-use crate::mapping::{Mapping, Protection, memory_file};
+use super::mapping::{Mapping, Protection, memory_file};
 
 /// Bytes of a block. Objects of this size and more mostly begin and end at multiples of it.
 const BLOCK: u64 = 4 << 10;
@@ -112,7 +112,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::segment::Segment;
+    use crate::Segment;
 
     fn of_reader(stamps: &Stamps, segment_len: u64) -> Mapping {
         Mapping::of_another(stamps, stamps_len(segment_len)).unwrap()

@@ -16,11 +16,13 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
+use super::exposures::Exposures;
+use super::limit;
+use super::mapping::{Mapping, Protection, memory_file};
+use super::registration::RegisterError;
+use super::write_buffer::WriteBuffer;
 use crate::checksum::RunningChecksum;
-use crate::exposures::Exposures;
-use crate::mapping::{Mapping, Protection, memory_file};
 use crate::rdma::{Exposable, Rdma};
-use crate::{RegisterError, WriteBuffer, memory_limit};
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;
@@ -100,7 +102,7 @@ impl Areas {
     /// Allocates an area for the caller's bytes, and registers it for the bytes of writes.
     pub(crate) fn allocate_listed(self: &Arc<Self>, len: usize) -> io::Result<ListedArea> {
         // Taking the last of the machine's memory would get some process killed.
-        if memory_limit::available().is_some_and(|available| available.bytes < len as u64) {
+        if limit::available().is_some_and(|available| available.bytes < len as u64) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         if self.listed.read().files >= LISTED {

@@ -11,7 +11,8 @@ use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
-use crate::{ReadBuffer, WriteBuffer};
+use super::read_buffer::ReadBuffer;
+use super::write_buffer::WriteBuffer;
 
 /// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
 const TMPFS_MAGIC: i64 = 0x0102_1994;

@@ -8,9 +8,10 @@ use std::ptr::NonNull;
 
 use mc_cuda::Device;
 
-use crate::areas::Area;
+use super::areas::Area;
+use super::raw_bytes::RawBytes;
+use super::registration::LostMemory;
 use crate::checksum::{Checksum, RunningChecksum};
-use crate::{LostMemory, RawBytes};
 
 /// Memory that a read fills: borrowed bytes, [raw ones](RawBytes), or a part of [lent memory](crate::LentMemory).
 ///

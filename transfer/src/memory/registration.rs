@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::areas::{Areas, ListedArea, WORTH_IT};
+use super::read_buffer::ReadBuffer;
 use crate::DeviceError;
-use crate::areas::{Areas, ListedArea, WORTH_IT};
-use crate::read_buffer::ReadBuffer;
 
 /// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;

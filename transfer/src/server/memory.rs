@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 use mc_types::SegmentNumber;
 use parking_lot::RwLock;
 
-use crate::segment::Segment;
-use crate::server::DataServer;
+use super::DataServer;
+use crate::memory::Segment;
 use crate::transport::Peer;
 
 /// The memory of a store: its segments, which come and go while it serves.

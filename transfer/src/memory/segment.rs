@@ -7,7 +7,7 @@
 //!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, `memcpy` of the C library, and a
 //!   volatile access for fault injection.
 //!
-//! Clients of this host may get the memfd to read from, with the [stamps](crate::stamps) of its blocks. It is sealed against
+//! Clients of this host may get the memfd to read from, with the [stamps](super::stamps) of its blocks. It is sealed against
 //! every way in which they could change it: writes, holes, writable mappings, and another size. The mapping of this process
 //! was made before.
 #![allow(unsafe_code)]
@@ -24,12 +24,14 @@ use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use smallvec::SmallVec;
 
+use super::limit::{self, Available};
+use super::mapping::{Mapping, Protection, memory_file};
+use super::read_buffer::ReadBuffer;
+use super::registration::LostMemory;
+use super::stamps::{Stamps, stamps_len};
+use super::write_buffer::WriteBuffer;
 use crate::fence::fence_limit;
-use crate::mapping::{Mapping, Protection, memory_file};
-use crate::memory_limit::{self, Available};
 use crate::rdma::{NoRdma, Rdma, Registered};
-use crate::stamps::{Stamps, stamps_len};
-use crate::{LostMemory, ReadBuffer, WriteBuffer};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -141,7 +143,7 @@ impl Segment {
         if !(1..=isize::MAX as u64).contains(&len) {
             return Err(AllocateError::Size { asked });
         }
-        check_fits(len, len, reserve, memory_limit::available())?;
+        check_fits(len, len, reserve, limit::available())?;
 
         let memfd = memory_file(&format!("mc-segment-{number}"), len)
             .map_err(|(step, error)| failed(step)(error.into()))?;
@@ -157,7 +159,7 @@ impl Segment {
 
         let mut ready = 0;
         while ready < len {
-            check_fits(len, len - ready, reserve, memory_limit::available())?;
+            check_fits(len, len - ready, reserve, limit::available())?;
             let end = len.min(ready + SLICE);
             segment
                 .mapping

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use mc_cuda::Device;
 
-use crate::RawBytes;
+use super::raw_bytes::RawBytes;
 use crate::checksum::{Checksum, RunningChecksum};
 
 /// Bytes of a write: borrowed, or [raw](RawBytes). They are reached by copies, and by steps of a checksum.

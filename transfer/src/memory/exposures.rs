@@ -8,10 +8,10 @@ use std::sync::Arc;
 use mc_types::Access;
 use parking_lot::Mutex;
 
-use crate::WriteBuffer;
-use crate::areas::{Area, Areas, WORTH_IT};
+use super::areas::{Area, Areas, WORTH_IT};
+use super::read_buffer::{Filled, ReadBuffer};
+use super::write_buffer::WriteBuffer;
 use crate::rdma::{Exposed, Rdma};
-use crate::read_buffer::{Filled, ReadBuffer};
 
 /// The registrations of areas with the same devices. They end with the last transport that uses them, and each with its area.
 pub(crate) struct Exposures {

@@ -3,9 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use crate::areas::Areas;
+use super::areas::Areas;
+use super::raw_bytes::RawBytes;
+use super::registration::{RegisterError, RegisteredMemory};
+use crate::Transports;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
-use crate::{RawBytes, RegisterError, RegisteredMemory, Transports};
 
 /// Memory of this process that transports reach where it is: what it allocates, and what others have allocated and it registers.
 ///

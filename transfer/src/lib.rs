@@ -32,8 +32,8 @@ pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::{
-    AllocateError, HostMemory, LentMemory, LostMemory, RawBytes, ReadBuffer, RegisterError, RegisteredMemory,
-    Segment, WriteBuffer,
+    AllocateError, DeviceError, HostMemory, LentMemory, LostMemory, RawBytes, ReadBuffer, RegisterError,
+    RegisteredMemory, Segment, WriteBuffer,
 };
 pub use rdma::{
     DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, Rdma, RdmaDevices, RdmaOptions,
@@ -41,6 +41,6 @@ pub use rdma::{
 pub use report::{PeerReport, PeerTransport};
 pub use server::{Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
-pub use staged::{DeviceError, StagedTransport};
+pub use staged::StagedTransport;
 pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

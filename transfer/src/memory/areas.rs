@@ -16,10 +16,10 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
+use super::error::RegisterError;
 use super::exposures::Exposures;
 use super::limit;
 use super::mapping::{Mapping, Protection, memory_file};
-use super::registration::RegisterError;
 use super::write_buffer::WriteBuffer;
 use crate::checksum::RunningChecksum;
 use crate::rdma::{Exposable, Rdma};

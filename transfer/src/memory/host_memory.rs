@@ -4,8 +4,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use super::areas::Areas;
+use super::error::RegisterError;
 use super::raw_bytes::RawBytes;
-use super::registration::{RegisterError, RegisteredMemory};
+use super::registration::RegisteredMemory;
 use crate::Transports;
 use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
 

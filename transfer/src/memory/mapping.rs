@@ -11,7 +11,6 @@ use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
-use super::read_buffer::ReadBuffer;
 use super::write_buffer::WriteBuffer;
 
 /// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
@@ -196,20 +195,8 @@ impl Mapping {
     pub(crate) fn write(&self, at: u64, bytes: WriteBuffer<'_>) {
         assert!(self.contains(at, bytes.len() as u64), "{} bytes to {at} of {}", bytes.len(), self.len);
         assert_eq!(self.protection, Protection::Write);
-        // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed: see `read_into`.
+        // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed, because others may use it.
         unsafe { bytes.copy_to(self.at(at)) };
-    }
-
-    /// Copies bytes out. Those that others write meanwhile come out torn.
-    ///
-    /// # Panics
-    /// When they are not inside.
-    pub(crate) fn read_into(&self, from: u64, into: &mut ReadBuffer<'_>) {
-        let len = into.len();
-        assert!(self.contains(from, len as u64), "{len} bytes at {from} of {}", self.len);
-        // SAFETY: inside the mapping, and apart from `into`. The C library does the copy, so that no reference to the mapping
-        // is formed.
-        unsafe { libc::memcpy(into.as_mut_ptr().cast(), self.at(from).cast(), len) };
     }
 }
 
@@ -234,7 +221,7 @@ mod tests {
         // SAFETY: inside, and nobody else is here.
         unsafe { ours.at(69_999).write(9) };
         let mut bytes = [7; 2];
-        theirs.unwrap().read_into(69_998, &mut (&mut bytes).into());
+        crate::ReadBuffer::from(&mut bytes).fill_from(&theirs.unwrap(), 69_998);
         assert_eq!(bytes, [0, 9]);
         assert!(Mapping::of_another(&file, 70_001).is_err(), "another size");
         let open = rustix::fs::memfd_create("open", MemfdFlags::ALLOW_SEALING).unwrap();

@@ -5,6 +5,7 @@
 //! in `exposures`.
 
 mod areas;
+mod error;
 mod exposures;
 mod host_memory;
 mod limit;
@@ -17,13 +18,14 @@ mod stamps;
 mod write_buffer;
 
 pub(crate) use self::areas::{Area, Areas};
+pub use self::error::{DeviceError, LostMemory, RegisterError};
 pub(crate) use self::exposures::{Exposures, Reached};
 pub use self::host_memory::HostMemory;
 pub(crate) use self::limit::of_machine;
 pub(crate) use self::mapping::{Mapping, Protection, memory_file};
 pub use self::raw_bytes::RawBytes;
 pub use self::read_buffer::ReadBuffer;
-pub use self::registration::{LentMemory, LostMemory, RegisterError, RegisteredMemory};
+pub use self::registration::{LentMemory, RegisteredMemory};
 pub use self::segment::{AllocateError, Segment};
 pub(crate) use self::stamps::{Stamps, newest, stamps_len};
 pub use self::write_buffer::WriteBuffer;

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use mc_cuda::{Cuda, Device};
 
-use crate::DeviceError;
+use super::error::DeviceError;
 
 /// Memory that is named by its address, for callers that can't borrow it: another thread may read it or write to it during a call, and
 /// parts of one call may overlap.

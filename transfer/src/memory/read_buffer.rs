@@ -9,8 +9,9 @@ use std::ptr::NonNull;
 use mc_cuda::Device;
 
 use super::areas::Area;
+use super::error::LostMemory;
+use super::mapping::Mapping;
 use super::raw_bytes::RawBytes;
-use super::registration::LostMemory;
 use crate::checksum::{Checksum, RunningChecksum};
 
 /// Memory that a read fills: borrowed bytes, [raw ones](RawBytes), or a part of [lent memory](crate::LentMemory).
@@ -192,6 +193,18 @@ impl<'a> ReadBuffer<'a> {
         // SAFETY: inside of memory that is writable by construction. Bytes that the library received are never the caller's, but
         // nothing depends on that.
         unsafe { libc::memmove(self.base.add(at).as_ptr().cast(), bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    /// Fills all of it from a mapping, from its byte `from` on. Bytes that others write meanwhile come out torn.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub(crate) fn fill_from(&mut self, mapping: &Mapping, from: u64) {
+        let len = self.len;
+        assert!(mapping.contains(from, len as u64), "{len} bytes at {from} of {}", mapping.len());
+        // SAFETY: inside the mapping, and apart from this buffer. The C library does the copy, so that no reference to the
+        // mapping is formed.
+        unsafe { libc::memcpy(self.base.as_ptr().cast(), mapping.at(from).cast(), len) };
     }
 
     /// Adds bytes to a checksum, for a transport that has put all of them there.

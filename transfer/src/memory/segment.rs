@@ -24,10 +24,10 @@ use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use smallvec::SmallVec;
 
+use super::error::LostMemory;
 use super::limit::{self, Available};
 use super::mapping::{Mapping, Protection, memory_file};
 use super::read_buffer::ReadBuffer;
-use super::registration::LostMemory;
 use super::stamps::{Stamps, stamps_len};
 use super::write_buffer::WriteBuffer;
 use crate::fence::fence_limit;
@@ -331,7 +331,7 @@ impl Segment {
     /// # Panics
     /// When they are not inside.
     pub(crate) fn read_into(&self, offset: u64, into: &mut ReadBuffer<'_>) {
-        self.mapping.read_into(offset, into);
+        into.fill_from(&self.mapping, offset);
     }
 
     /// Sends once from the segment to `socket` without blocking; the kernel has copied the bytes when it returns.

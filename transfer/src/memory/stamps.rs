@@ -173,7 +173,7 @@ mod tests {
                 begun.wait();
                 loop {
                     let granted = complete.load(Ordering::Acquire);
-                    bytes.read_into(0, &mut (&mut copied).into());
+                    crate::ReadBuffer::from(&mut copied).fill_from(&bytes, 0);
                     if newest(&looked_at, &range) <= granted {
                         let foreign =
                             copied.as_chunks().0.iter().find(|word| u64::from_ne_bytes(**word) != granted);

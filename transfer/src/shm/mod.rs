@@ -214,7 +214,7 @@ impl ShmTransport {
         for Found { segment, bytes, index, op } in found {
             let (mut checksum, mut from) = (sums.of_reads(), bytes.start);
             for mut part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
-                segment.bytes.read_into(from, &mut part);
+                part.fill_from(&segment.bytes, from);
                 // Before anything else fills the same memory.
                 part.add_to(0..part.len(), &mut checksum);
                 from += part.len() as u64;

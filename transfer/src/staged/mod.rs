@@ -23,11 +23,9 @@ use self::stages::{Lease, PIECE, Stages};
 use crate::report::PeerReport;
 use crate::transport::lost;
 use crate::{
-    Checksum, Peer, RawBytes, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal, TransferError,
-    Transport, WriteBuffer, WriteOp,
+    Checksum, DeviceError, Peer, RawBytes, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal,
+    TransferError, Transport, WriteBuffer, WriteOp,
 };
-
-pub use self::stages::DeviceError;
 
 /// Pieces of one call that are under way at a time: one is copied, one is transferred, and one is between the two.
 const AT_ONCE: usize = 3;

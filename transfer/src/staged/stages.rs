@@ -6,26 +6,20 @@ use std::mem::{ManuallyDrop, forget};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use mc_cuda::{CudaError, Device, DeviceCopy, Stage, Towards};
+use mc_cuda::{Device, DeviceCopy, Stage, Towards};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::job::{self, RuntimeEnded};
 use super::plan::Copies;
-use crate::{RawBytes, RegisteredMemory, Transport, WriteBuffer};
+use crate::transport::Transport;
+use crate::{DeviceError, RawBytes, RegisteredMemory, WriteBuffer};
 
 /// Bytes of a buffer. Beginning and waiting for a copy, and handing it to a thread, take some tens of microseconds; at 25 GB/s over the bus, this
 /// many bytes take 670.
 pub(super) const PIECE: usize = 16 << 20;
 /// Most buffers at a time: two calls that each copy, transfer and have one in between.
 const BUFFERS: usize = 6;
-
-/// Memory of a device could not be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct DeviceError {
-    what: String,
-}
 
 /// The buffers of one transport. They are made when they are needed and kept until its end.
 pub(super) struct Stages {
@@ -133,22 +127,6 @@ impl Drop for Lease {
             true => forget(buffer),
             false => self.stages.idle.lock().push(buffer),
         }
-    }
-}
-
-impl DeviceError {
-    fn new(why: impl fmt::Display) -> Self {
-        Self { what: why.to_string() }
-    }
-
-    pub(crate) fn at(device: Device, why: &CudaError) -> Self {
-        Self::of_driver(format_args!("{device}: {why}"))
-    }
-
-    pub(crate) fn of_driver(why: impl fmt::Display) -> Self {
-        let advice =
-            "check the GPU (nvidia-smi), and that its memory stays allocated until the call has returned";
-        Self::new(format_args!("{why}; {advice}"))
     }
 }
 

@@ -5,36 +5,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use mc_types::Access;
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
+use super::area::Area;
 use super::error::RegisterError;
-use super::exposures::Exposures;
+use super::exposures::{AllExposures, Exposures};
 use super::limit;
-use super::mapping::{Mapping, Protection, memory_file};
 use super::write_buffer::WriteBuffer;
-use crate::checksum::RunningChecksum;
-use crate::rdma::{Exposable, Rdma};
+use crate::rdma::Rdma;
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;
-/// Fewest bytes that stores reach where they are. To copy fewer costs less than a request for them.
-pub(crate) const WORTH_IT: usize = 16 << 10;
-
 /// The memory that callers have allocated or registered, by its first address.
 #[derive(Default)]
 pub(crate) struct Areas {
     listed: RwLock<Listed>,
-    /// Where it is registered with devices. Each removes itself when its registrations have ended.
-    users: Mutex<Vec<Weak<Exposures>>>,
+    /// Where it is registered with devices.
+    exposures: Arc<AllExposures>,
     /// Devices of transports of this memory.
     pub(crate) opened: Mutex<Vec<Weak<Rdma>>>,
     next: AtomicU64,
@@ -49,34 +42,6 @@ struct Listed {
     files: usize,
 }
 
-/// Memory that is found by its addresses.
-pub(crate) struct Area {
-    /// Tells it from every other area, also from those that are gone.
-    pub(crate) number: u64,
-    memory: Memory,
-    /// Addresses at which something of a store may come in: the end of each range, by its start. They don't overlap.
-    held: Mutex<BTreeMap<usize, usize>>,
-    gone: Arc<Notify>,
-}
-
-enum Memory {
-    /// A memory file, mapped here.
-    Shared(Arc<Mapping>, OwnedFd),
-    /// Memory of somebody else.
-    Foreign(NonNull<u8>, usize),
-}
-
-// SAFETY: addresses, which are used as the owner of the value says.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        self.gone.notify_waiters();
-    }
-}
-
 /// An area that is found by its bytes until it is dropped.
 pub(crate) struct ListedArea {
     area: Arc<Area>,
@@ -84,19 +49,13 @@ pub(crate) struct ListedArea {
 }
 
 impl Areas {
-    /// Allocates an area of zeros. Others may read it, and can't change it.
+    /// [`Area::allocate`]s an area that is not found by its bytes.
     pub(crate) fn allocate(&self, len: usize) -> io::Result<Arc<Area>> {
-        let file = memory_file("mc-client", len as u64).map_err(|(_, error)| error)?;
-        let mapping = Arc::new(Mapping::new(&file, len as u64, Protection::Write)?);
-        // A page that only a store reads would be taken from the store's memory, so a store takes no file without all its pages.
-        mapping.populate(&file, 0..len as u64).map_err(|(_, error)| error)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
-        Ok(Arc::new(self.area(Memory::Shared(mapping, file))))
+        Ok(Arc::new(Area::allocate(self.next_number(), len, self.gone.clone())?))
     }
 
-    fn area(&self, memory: Memory) -> Area {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Area { number, memory, held: Mutex::default(), gone: self.gone.clone() }
+    fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Allocates an area for the caller's bytes, and registers it for the bytes of writes.
@@ -125,7 +84,7 @@ impl Areas {
         let address = base.as_ptr() as usize;
         let end = address.checked_add(len).filter(|end| len > 0 && *end <= isize::MAX as usize);
         let end = end.ok_or(RegisterError::Length { address, len })?;
-        let area = Arc::new(self.area(Memory::Foreign(base, len)));
+        let area = Arc::new(Area::foreign(self.next_number(), base, len, self.gone.clone()));
         {
             let mut listed = self.listed.write();
             if let Some((_, other)) = listed.by_address.range(..end).next_back()
@@ -149,7 +108,7 @@ impl Areas {
             let area = listed.by_address.get(&address).filter(|area| area.file().is_none());
             let area = area.ok_or(RegisterError::Unknown { address })?;
             // Those of one that is being dropped end somewhere else.
-            users = self.users.lock().iter().map(Weak::upgrade).collect();
+            users = self.exposures.all();
             // Calls find it under this lock only, so nobody takes it any more.
             if Arc::strong_count(area) > 1 || users.iter().any(Option::is_none) {
                 return Err(RegisterError::InUse { address, len: area.len() });
@@ -181,27 +140,12 @@ impl Areas {
     }
 
     /// Returns the registrations at `rdma`, which all its users share.
-    pub(crate) fn exposures(self: &Arc<Self>, rdma: &Arc<Rdma>) -> Arc<Exposures> {
-        let mut users = self.users.lock();
-        let all: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
-        let there = all.iter().find(|user| Arc::ptr_eq(user.rdma(), rdma)).cloned();
-        let exposures = there.unwrap_or_else(|| {
-            let new = Arc::new(Exposures::new(self.clone(), rdma.clone()));
-            users.push(Arc::downgrade(&new));
-            new
-        });
-        // Before `all`: one whose other users have gone meanwhile ends with it, and removes itself.
-        drop(users);
-        exposures
-    }
-
-    /// Removes registrations that have ended.
-    pub(crate) fn ended(&self, user: &Exposures) {
-        self.users.lock().retain(|other| !std::ptr::eq(other.as_ptr(), user));
+    pub(crate) fn exposures(&self, rdma: &Arc<Rdma>) -> Arc<Exposures> {
+        self.exposures.at(rdma)
     }
 
     fn users(&self) -> Vec<Arc<Exposures>> {
-        self.users.lock().iter().filter_map(Weak::upgrade).collect()
+        self.exposures.all().into_iter().flatten().collect()
     }
 
     /// Registers an area with the devices of all users.
@@ -212,79 +156,6 @@ impl Areas {
     fn forget(&self, number: u64) {
         self.users().iter().for_each(|user| user.forget(number));
     }
-}
-
-impl Area {
-    /// Address of its first byte.
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        match &self.memory {
-            Memory::Shared(mapping, _) => mapping.base(),
-            Memory::Foreign(base, _) => *base,
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match &self.memory {
-            Memory::Shared(mapping, _) => mapping.len() as usize,
-            Memory::Foreign(_, len) => *len,
-        }
-    }
-
-    fn addresses(&self) -> Range<usize> {
-        let base = self.base().as_ptr() as usize;
-        base..base + self.len()
-    }
-
-    /// The file that stores of this host map; `None` if the memory is somebody else's.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        match &self.memory {
-            Memory::Shared(_, file) => Some(file.as_fd()),
-            Memory::Foreign(..) => None,
-        }
-    }
-
-    /// The memory, for devices.
-    pub(crate) fn exposable(&self) -> Exposable<'_> {
-        match &self.memory {
-            Memory::Shared(mapping, _) => Exposable::Shared(mapping),
-            Memory::Foreign(base, len) => Exposable::Foreign(*base, *len),
-        }
-    }
-
-    /// Copies bytes in, and adds the copy to a checksum.
-    ///
-    /// # Safety
-    /// The area must have a file, and nobody else may write there until the call has returned.
-    pub(crate) unsafe fn write(&self, at: u64, bytes: WriteBuffer<'_>, sum: &mut RunningChecksum) {
-        if let Memory::Shared(mapping, _) = &self.memory {
-            mapping.write(at, bytes);
-            // SAFETY: inside of the mapping, where other processes only read, and the caller vouches for this one.
-            sum.update(unsafe { std::slice::from_raw_parts(mapping.at(at), bytes.len()) });
-        }
-    }
-
-    /// Notes that something of a store may come in there; returns false if that goes for some of the bytes already.
-    pub(crate) fn hold(&self, base: NonNull<u8>, len: usize) -> bool {
-        let (start, mut held) = (base.as_ptr() as usize, self.held.lock());
-        let is_free = is_free(&held, start, len);
-        if is_free {
-            held.insert(start, start + len);
-        }
-        is_free
-    }
-
-    pub(crate) fn let_go(&self, base: NonNull<u8>) {
-        self.held.lock().remove(&(base.as_ptr() as usize));
-    }
-
-    /// Whether nothing of a store can come in there.
-    pub(crate) fn is_free(&self, base: NonNull<u8>, len: usize) -> bool {
-        is_free(&self.held.lock(), base.as_ptr() as usize, len)
-    }
-}
-
-fn is_free(held: &BTreeMap<usize, usize>, start: usize, len: usize) -> bool {
-    held.range(..start + len).next_back().is_none_or(|(_, end)| *end <= start)
 }
 
 impl ListedArea {
@@ -310,12 +181,6 @@ impl Drop for ListedArea {
         listed.files -= 1;
         drop(listed);
         self.areas.forget(self.area.number);
-    }
-}
-
-impl fmt::Debug for Area {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Area").field("number", &self.number).field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -374,10 +239,10 @@ mod tests {
         let (in_use, _) = areas.find(at(1_000), 10).unwrap();
         assert_eq!(areas.unregister(start), Err(RegisterError::InUse { address: start, len: 2_000 }));
         drop(in_use);
-        areas.users.lock().push(Weak::new());
+        areas.exposures.0.lock().push(Weak::new());
         let in_use = RegisterError::InUse { address: start, len: 2_000 };
         assert_eq!(areas.unregister(start), Err(in_use), "a registration is being dropped");
-        areas.users.lock().clear();
+        areas.exposures.0.lock().clear();
         areas.unregister(start).unwrap();
         assert_eq!(areas.unregister(start), Err(RegisterError::Unknown { address: start }));
         let address = ours.area.base().as_ptr() as usize;

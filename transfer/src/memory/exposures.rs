@@ -2,20 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mc_types::Access;
 use parking_lot::Mutex;
 
-use super::areas::{Area, Areas, WORTH_IT};
-use super::read_buffer::{Filled, ReadBuffer};
-use super::write_buffer::WriteBuffer;
+use super::area::Area;
 use crate::rdma::{Exposed, Rdma};
 
 /// The registrations of areas with the same devices. They end with the last transport that uses them, and each with its area.
 pub(crate) struct Exposures {
-    areas: Arc<Areas>,
+    all: Arc<AllExposures>,
     rdma: Arc<Rdma>,
     /// By the number of the area, and what devices of stores do there.
     of_areas: Mutex<HashMap<(u64, IsWritten), State>>,
@@ -31,48 +28,39 @@ enum State {
     Failed,
 }
 
-/// Bytes that the devices of stores reach.
-#[derive(Clone)]
-pub(crate) struct Reached {
-    exposures: Arc<Exposures>,
-    /// Before the area: its owner may free the memory as soon as nobody has that, and a device must not have access to it then.
-    exposed: Arc<Exposed>,
-    area: Arc<Area>,
-    at: u64,
-    len: u64,
-    /// `None` if they only read them.
-    hold: Option<Arc<Hold>>,
-}
+/// The registrations of the same areas with all devices. Each removes itself when its registrations have ended.
+#[derive(Default)]
+pub(super) struct AllExposures(pub(super) Mutex<Vec<Weak<Exposures>>>);
 
-/// Bytes that a store was asked to write to. They are held until nothing of it can come in any more.
-struct Hold {
-    area: Arc<Area>,
-    base: NonNull<u8>,
-    is_raw: bool,
-}
+impl AllExposures {
+    /// Returns the registrations at `rdma`, which all its users share.
+    pub(super) fn at(self: &Arc<Self>, rdma: &Arc<Rdma>) -> Arc<Exposures> {
+        let mut users = self.0.lock();
+        let all: Vec<_> = users.iter().filter_map(Weak::upgrade).collect();
+        let there = all.iter().find(|user| Arc::ptr_eq(&user.rdma, rdma)).cloned();
+        let exposures = there.unwrap_or_else(|| {
+            let new = Exposures { all: self.clone(), rdma: rdma.clone(), of_areas: Mutex::default() };
+            let new = Arc::new(new);
+            users.push(Arc::downgrade(&new));
+            new
+        });
+        // Before `all`: one whose other users have gone meanwhile ends with it, and removes itself.
+        drop(users);
+        exposures
+    }
 
-// SAFETY: an address, which is not followed.
-#[allow(unsafe_code)]
-unsafe impl Send for Hold {}
-// SAFETY: as above.
-#[allow(unsafe_code)]
-unsafe impl Sync for Hold {}
+    /// Returns all; `None` for those that are being dropped, whose registrations may not have ended.
+    pub(super) fn all(&self) -> Vec<Option<Arc<Exposures>>> {
+        self.0.lock().iter().map(Weak::upgrade).collect()
+    }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.area.let_go(self.base);
+    /// Removes registrations that have ended.
+    fn ended(&self, user: &Exposures) {
+        self.0.lock().retain(|other| !std::ptr::eq(other.as_ptr(), user));
     }
 }
 
 impl Exposures {
-    pub(crate) fn new(areas: Arc<Areas>, rdma: Arc<Rdma>) -> Self {
-        Self { areas, rdma, of_areas: Mutex::default() }
-    }
-
-    pub(crate) fn rdma(&self) -> &Arc<Rdma> {
-        &self.rdma
-    }
-
     /// Registers an area, unless that was tried before: some GiB take a second. If it fails, its bytes are copied.
     pub(crate) fn expose(&self, area: &Arc<Area>, transfers: Access) {
         if self.begin(area, transfers) {
@@ -90,6 +78,15 @@ impl Exposures {
         let ended = [false, true].map(|is_written| self.of_areas.lock().remove(&(number, is_written)));
         // Outside of the lock: it takes a while.
         drop(ended);
+    }
+
+    /// Ends a registration for writes of devices, unless another one took its place.
+    pub(super) fn retire(&self, area: &Area, exposed: &Arc<Exposed>) {
+        let mut of_areas = self.of_areas.lock();
+        let key = key(area, Access::Read);
+        if matches!(of_areas.get(&key), Some(State::At(now)) if Arc::ptr_eq(now, exposed)) {
+            of_areas.remove(&key);
+        }
     }
 
     fn begin(&self, area: &Area, transfers: Access) -> bool {
@@ -113,7 +110,7 @@ impl Exposures {
     }
 
     /// Returns the registration of an area; `None` if there is none yet. Then it is begun in the background, and keeps the area in use.
-    fn exposed(self: &Arc<Self>, area: &Arc<Area>, transfers: Access) -> Option<Arc<Exposed>> {
+    pub(super) fn exposed(self: &Arc<Self>, area: &Arc<Area>, transfers: Access) -> Option<Arc<Exposed>> {
         match self.of_areas.lock().get(&key(area, transfers)) {
             Some(State::At(exposed)) => return Some(exposed.clone()),
             Some(State::Begun | State::Failed) => return None,
@@ -126,77 +123,18 @@ impl Exposures {
         }
         None
     }
-
-    /// Finds bytes that devices of stores may read.
-    pub(crate) fn reach_write(self: &Arc<Self>, bytes: WriteBuffer<'_>) -> Option<Reached> {
-        if bytes.len() < WORTH_IT {
-            return None;
-        }
-        let (area, at) = self.areas.find(bytes.as_ptr(), bytes.len())?;
-        let exposed = self.exposed(&area, Access::Write)?;
-        Reached { exposures: self.clone(), area, exposed, at, len: bytes.len() as u64, hold: None }.anywhere()
-    }
-
-    /// Lets devices of stores write to the memory of a read as long as the result exists. `None` if they don't reach it, or
-    /// another read has some of it.
-    pub(crate) fn reach_read(self: &Arc<Self>, buffer: &ReadBuffer<'_>) -> Option<Reached> {
-        let is_raw = match buffer.filled() {
-            Filled::Borrowed | Filled::Device(_) => return None,
-            Filled::Lent(_) => false,
-            Filled::Raw => true,
-        };
-        let (base, len) = (buffer.base(), buffer.len());
-        if len < WORTH_IT {
-            return None;
-        }
-        let (area, at) = self.areas.find(base.as_ptr(), len)?;
-        let exposed = self.exposed(&area, Access::Read)?;
-        if !area.hold(base, len) {
-            return None;
-        }
-        let hold = Some(Arc::new(Hold { area: area.clone(), base, is_raw }));
-        Reached { exposures: self.clone(), area, exposed, at, len: len as u64, hold }.anywhere()
-    }
 }
 
 impl Drop for Exposures {
     fn drop(&mut self) {
         self.of_areas.get_mut().clear();
         // Memory can't be unregistered before.
-        self.areas.ended(self);
+        self.all.ended(self);
     }
 }
 
 fn key(area: &Area, transfers: Access) -> (u64, IsWritten) {
     (area.number, transfers == Access::Read)
-}
-
-impl Reached {
-    /// Itself, if it is registered as a whole.
-    fn anywhere(self) -> Option<Self> {
-        self.exposed.covers(self.at, self.len).then_some(self)
-    }
-
-    /// Key and address, for the device at the other end of `way`; each area is registered at every device.
-    pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
-        Some((self.exposed.key(way, self.at)?, self.area.base().as_ptr() as u64 + self.at))
-    }
-
-    /// Ends the registration for writes of devices, after a request that did not end well: a store may still have packets with its key.
-    pub(crate) fn retire(&self) {
-        if self.hold.is_some() {
-            let mut of_areas = self.exposures.of_areas.lock();
-            let key = key(&self.area, Access::Read);
-            if matches!(of_areas.get(&key), Some(State::At(now)) if Arc::ptr_eq(now, &self.exposed)) {
-                of_areas.remove(&key);
-            }
-        }
-    }
-
-    /// Whether its memory is the caller's as soon as its call ends, although devices write there.
-    pub(crate) fn is_raw(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.is_raw)
-    }
 }
 
 impl fmt::Debug for Exposures {

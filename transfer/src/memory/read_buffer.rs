@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use mc_cuda::Device;
 
-use super::areas::Area;
+use super::area::Area;
 use super::error::LostMemory;
 use super::mapping::Mapping;
 use super::raw_bytes::RawBytes;

@@ -7,7 +7,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::areas::{Areas, ListedArea, WORTH_IT};
+use super::area::WORTH_IT;
+use super::areas::{Areas, ListedArea};
 use super::error::{LostMemory, RegisterError};
 use super::read_buffer::ReadBuffer;
 

@@ -120,8 +120,9 @@ impl TcpTransport {
         only: bool,
         on_moved: OnRdma,
     ) -> Self {
-        let exposures = memory.areas().exposures(&rdma);
-        Self::with(options, memory, Ok(Arc::new(ByRdma { rdma, exposures, only, on_moved })))
+        let areas = memory.areas().clone();
+        let exposures = areas.exposures(&rdma);
+        Self::with(options, memory, Ok(Arc::new(ByRdma { rdma, areas, exposures, only, on_moved })))
     }
 
     /// Memory of the caller that stores reach.

@@ -15,7 +15,7 @@ use super::ways::{Ways, devices_of};
 use super::work::is_for_now;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
-use crate::memory::{Exposures, Reached};
+use crate::memory::{Areas, Exposures, Reached};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
@@ -35,7 +35,8 @@ const SLOWEST: u64 = 100 << 20;
 /// RDMA, as the calls of a transport may use it.
 pub(super) struct ByRdma {
     pub(super) rdma: Arc<Rdma>,
-    /// Memory that the devices of stores reach.
+    pub(super) areas: Arc<Areas>,
+    /// Where the areas are registered, for the devices of stores.
     pub(super) exposures: Arc<Exposures>,
     /// Whether bytes may go by RDMA alone.
     pub(super) only: bool,

@@ -11,6 +11,7 @@ use super::pool::Pool;
 use super::rdma::{ByRdma, NoPair, Places, Prepared};
 use super::{Failure, SMALL};
 use crate::checksum::{Checksum, Sums};
+use crate::memory::Reached;
 use crate::transport::Seal;
 use crate::wire::{Ask, OP_LEN, Op};
 use crate::{ReadBuffer, WriteBuffer};
@@ -74,9 +75,11 @@ impl Work<'_> {
     /// Finds where the bytes of `turn` are for RDMA.
     pub(super) fn places(&self, turn: Turn, by: &ByRdma) -> Option<Places> {
         match self {
-            Self::Read(pieces) => Some(Places::of(&pieces[turn], |buffer| by.exposures.reach_read(buffer))),
+            Self::Read(pieces) => {
+                Some(Places::of(&pieces[turn], |buffer| Reached::of_read(&by.areas, &by.exposures, buffer)))
+            }
             Self::Write(pieces, _) => {
-                Some(Places::of(&pieces[turn], |bytes| by.exposures.reach_write(*bytes)))
+                Some(Places::of(&pieces[turn], |bytes| Reached::of_write(&by.areas, &by.exposures, *bytes)))
             }
             Self::Check(_) | Self::Areas { .. } => None,
         }

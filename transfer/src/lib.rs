@@ -32,11 +32,9 @@ pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::{
-    AllocateError, DeviceError, HostMemory, LentMemory, LostMemory, RawBytes, ReadBuffer, RegisterError,
-    RegisteredMemory, Segment, WriteBuffer,
-};
-pub use rdma::{
-    DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, Rdma, RdmaDevices, RdmaOptions,
+    AllocateError, DeviceError, DeviceReport, HostMemory, LentMemory, LostMemory, NoRdma,
+    ParseRdmaDevicesError, ParseRdmaOptionsError, RawBytes, Rdma, RdmaDevices, RdmaOptions, ReadBuffer,
+    RegisterError, RegisteredMemory, Segment, WriteBuffer,
 };
 pub use report::{PeerReport, PeerTransport};
 pub use server::{Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Timeouts, Withdrawn};

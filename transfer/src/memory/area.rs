@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
+use super::exposed::Exposable;
 use super::mapping::{Mapping, Protection, memory_file};
 use super::write_buffer::WriteBuffer;
 use crate::checksum::RunningChecksum;
-use crate::rdma::Exposable;
 
 /// Fewest bytes that stores reach where they are. To copy fewer costs less than a request for them.
 pub(crate) const WORTH_IT: usize = 16 << 10;

@@ -17,8 +17,8 @@ use super::area::Area;
 use super::error::RegisterError;
 use super::exposures::{AllExposures, Exposures};
 use super::limit;
+use super::rdma::Rdma;
 use super::write_buffer::WriteBuffer;
-use crate::rdma::Rdma;
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;

@@ -8,7 +8,9 @@ use mc_types::Access;
 use parking_lot::Mutex;
 
 use super::area::Area;
-use crate::rdma::{Exposed, Rdma};
+use super::exposed::Exposed;
+use super::rdma::Rdma;
+use super::staging::MOST_BYTES;
 
 /// The registrations of areas with the same devices. They end with the last transport that uses them, and each with its area.
 pub(crate) struct Exposures {
@@ -99,7 +101,7 @@ impl Exposures {
     }
 
     fn go_on(&self, area: &Area, transfers: Access) {
-        let exposed = Exposed::beside_buffers(&self.rdma, &area.exposable(), transfers);
+        let exposed = Exposed::beside_buffers(self.rdma.devices(), &area.exposable(), transfers, MOST_BYTES);
         let exposed =
             exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers"));
         let state = exposed.map_or(State::Failed, |exposed| State::At(Arc::new(exposed)));

@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 use super::areas::Areas;
 use super::error::RegisterError;
 use super::raw_bytes::RawBytes;
+use super::rdma::Rdma;
+use super::rdma_devices::{NoRdma, RdmaDevices, RdmaOptions};
 use super::registration::RegisteredMemory;
 use crate::Transports;
-use crate::rdma::{NoRdma, Rdma, RdmaDevices, RdmaOptions};
 
 /// Memory of this process that transports reach where it is: what it allocates, and what others have allocated and it registers.
 ///

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use mc_verbs::Memory;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 use super::write_buffer::WriteBuffer;
@@ -197,6 +198,14 @@ impl Mapping {
         assert_eq!(self.protection, Protection::Write);
         // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed, because others may use it.
         unsafe { bytes.copy_to(self.at(at)) };
+    }
+}
+
+// SAFETY: mapped until it is dropped. Nobody uses references to bytes that a store was asked to write to before that has ended:
+// buffers have none, and callers get none to such bytes (see `ReadBuffer`).
+unsafe impl Memory for Mapping {
+    fn range(&self) -> (NonNull<u8>, usize) {
+        (self.base(), self.len() as usize)
     }
 }
 

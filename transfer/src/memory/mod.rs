@@ -1,21 +1,29 @@
 //! Memory that bytes are moved from and to: what a store lends, and what a client has.
 //!
-//! The buffers of callers (`raw_bytes`, `write_buffer`, `read_buffer`) and shared mappings (`mapping`) are below all else. A store
-//! lends a `segment`, with its `stamps`. A client's memory is found by its addresses in `areas`, and registered with RDMA devices
-//! in `exposures`.
+//! Imports go down this list only:
+//! - A store lends a `segment`, with its `stamps`. A client allocates and registers `host_memory`, as `registration`s.
+//! - `reached` finds the bytes of a call where the devices of stores reach them; `areas` finds memory by its addresses.
+//! - `exposures` are the registrations of each `area` with the devices of `rdma`, and `staging` memory is registered with them for good.
+//! - `exposed` and `registered` are single registrations with the `rdma_devices`.
+//! - `mapping`s of memory files, the buffers of callers, and the errors of all.
 
 mod area;
 mod areas;
 mod error;
+mod exposed;
 mod exposures;
 mod host_memory;
 mod limit;
 mod mapping;
 mod raw_bytes;
+mod rdma;
+mod rdma_devices;
 mod reached;
 mod read_buffer;
+mod registered;
 mod registration;
 mod segment;
+mod staging;
 mod stamps;
 mod write_buffer;
 
@@ -25,11 +33,19 @@ pub use self::error::{DeviceError, LostMemory, RegisterError};
 pub(crate) use self::exposures::Exposures;
 pub use self::host_memory::HostMemory;
 pub(crate) use self::limit::of_machine;
-pub(crate) use self::mapping::{Mapping, Protection, memory_file};
+pub(crate) use self::mapping::Mapping;
+#[cfg(test)]
+pub(crate) use self::mapping::{Protection, memory_file};
 pub use self::raw_bytes::RawBytes;
+pub use self::rdma::Rdma;
+pub(crate) use self::rdma_devices::{BLANK_LEN, Devices};
+pub use self::rdma_devices::{
+    DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, RdmaDevices, RdmaOptions,
+};
 pub(crate) use self::reached::Reached;
 pub use self::read_buffer::ReadBuffer;
 pub use self::registration::{LentMemory, RegisteredMemory};
 pub use self::segment::{AllocateError, Segment};
+pub(crate) use self::staging::Staging;
 pub(crate) use self::stamps::{Stamps, newest, stamps_len};
 pub use self::write_buffer::WriteBuffer;

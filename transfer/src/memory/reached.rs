@@ -7,10 +7,10 @@ use mc_types::Access;
 
 use super::area::{Area, WORTH_IT};
 use super::areas::Areas;
+use super::exposed::Exposed;
 use super::exposures::Exposures;
 use super::read_buffer::{Filled, ReadBuffer};
 use super::write_buffer::WriteBuffer;
-use crate::rdma::Exposed;
 
 /// Bytes that the devices of stores reach.
 #[derive(Clone)]

@@ -27,11 +27,13 @@ use smallvec::SmallVec;
 use super::error::LostMemory;
 use super::limit::{self, Available};
 use super::mapping::{Mapping, Protection, memory_file};
+use super::rdma::Rdma;
+use super::rdma_devices::NoRdma;
 use super::read_buffer::ReadBuffer;
+use super::registered::Registered;
 use super::stamps::{Stamps, stamps_len};
 use super::write_buffer::WriteBuffer;
 use crate::fence::fence_limit;
-use crate::rdma::{NoRdma, Rdma, Registered};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -180,7 +182,7 @@ impl Segment {
     /// # Errors
     /// [`NoRdma`], which names the devices that failed, says what limits them and how to change that. Another call tries again.
     pub fn register(&self, rdma: &Arc<Rdma>) -> Result<(), NoRdma> {
-        let registered = self.registered.get_or_init(|| Registered::new(rdma));
+        let registered = self.registered.get_or_init(|| Registered::new(rdma.devices()));
         // SAFETY: mapped until the drop, which takes the registrations away first, and no references: see above.
         unsafe { registered.register(self.base(), self.len()) }
     }

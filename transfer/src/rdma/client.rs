@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mc_verbs::{Capacity, Kind, QueuePair, Timing};
 
-use super::NoRdma;
 use super::completions::Completions;
-use super::ways::Rdma;
+use super::ends::end_of;
+use crate::memory::{NoRdma, Rdma};
 use crate::wire::End;
 
 /// Number of messages that the store may send before this end has taken the first. It sends one for each request.
@@ -27,15 +27,16 @@ impl ClientEnd {
     /// Creates an end that is not connected. It goes out through the device `way`, and wishes for the store's device `theirs`.
     pub(crate) fn new(rdma: &Rdma, way: usize, theirs: u16) -> Result<Self, NoRdma> {
         let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
-        let here = rdma.ways.get(way).ok_or_else(|| NoRdma(format!("there is no RDMA device {way}")))?;
+        let here =
+            rdma.devices().ways.get(way).ok_or_else(|| NoRdma(format!("there is no RDMA device {way}")))?;
         let completions = Completions::new(here.domain.device(), MESSAGES + 2).map_err(NoRdma)?;
         let reads_at_once = here.limits.reads_at_once.clamp(1, READS_AT_ONCE);
         let capacity = Capacity { requests: 1, pieces: 1, messages: MESSAGES, reads_at_once, remote: true };
         let pair = QueuePair::new(&here.domain, completions.queue(), here.path()?, capacity, rand::random());
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
-        let ours = here.end(&pair, reads_at_once, theirs);
-        Ok(Self { pair: Arc::new(pair), completions, way, ours, timing: rdma.timing() })
+        let ours = end_of(&pair, reads_at_once, theirs);
+        Ok(Self { pair: Arc::new(pair), completions, way, ours, timing: rdma.devices().timing() })
     }
 
     /// This end, for the store.

@@ -28,78 +28,16 @@
 //!
 //! [`DeviceHold`]: crate::fence::DeviceHold
 
-use std::sync::Arc;
-
-use crate::choice::Transports;
-
 mod buffers;
 mod client;
 mod completions;
-mod devices;
-mod events;
-mod exposed;
-mod options;
-mod registered;
+mod ends;
 mod store;
 mod subnets;
-mod ways;
 
-pub(crate) use self::buffers::{Buffers, Staging};
+pub(crate) use self::buffers::Buffers;
 pub(crate) use self::client::ClientEnd;
-pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
-pub(crate) use self::exposed::{Exposable, Exposed};
-pub use self::options::{ParseRdmaOptionsError, RdmaOptions};
-pub(crate) use self::registered::Registered;
 pub(crate) use self::store::{Part, StoreEnd};
-pub use self::ways::Rdma;
-
-/// Why RDMA can't be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NoRdma(pub(crate) String);
-
-impl NoRdma {
-    /// Creates the error of a process that has another reason.
-    #[must_use]
-    pub fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
-    }
-}
-
-/// A device, and whether it can be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceReport {
-    /// Name of the device.
-    pub device: String,
-    /// Whether it can be used.
-    pub usable: bool,
-    /// Reasons: one line for each port, address and limit.
-    pub reasons: Vec<String>,
-}
-
-impl Rdma {
-    /// Opens the devices of a process that uses `transports`; returns the reason why there are none, if RDMA was not asked
-    /// for by name.
-    ///
-    /// # Errors
-    /// When RDMA, or a device, was named and can't be used.
-    pub fn for_process(
-        transports: Transports,
-        devices: &RdmaDevices,
-        options: &RdmaOptions,
-    ) -> Result<Result<Arc<Self>, NoRdma>, NoRdma> {
-        if !transports.rdma() {
-            return Ok(Err(NoRdma(format!("the transports are limited to {transports}"))));
-        }
-        let named = transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_));
-        let opened = Self::open(devices, options);
-        let why_not = opened.as_ref().map_or_else(|why| Some(why.clone()), |rdma| rdma.why_down());
-        match why_not {
-            Some(why) if named => Err(why),
-            _ => Ok(opened),
-        }
-    }
-}
 
 /// Direction in which the store's card moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

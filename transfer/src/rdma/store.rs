@@ -10,12 +10,15 @@ use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::completions::Completions;
+use super::ends::{end_of, link};
 use super::subnets::Masks;
-use super::ways::{Rdma, link};
-use super::{Direction, Failed, NoRdma};
+use super::{Direction, Failed};
 use crate::fence::CutOff;
-use crate::memory::Segment;
+use crate::memory::{BLANK_LEN, Devices, NoRdma, Segment};
 use crate::wire::{End, PROBE_LEN};
+
+// A probe is answered out of these.
+const _: () = assert!(PROBE_LEN <= BLANK_LEN);
 
 /// Maximum number of requests posted with one doorbell. Only the last of them completes with an entry.
 const WINDOW: usize = 16;
@@ -34,7 +37,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(75);
 pub(crate) struct StoreEnd {
     pair: Arc<QueuePair>,
     completions: Completions,
-    rdma: Arc<Rdma>,
+    devices: Arc<Devices>,
     way: usize,
     /// The device and its peer, for errors.
     name: String,
@@ -93,11 +96,11 @@ impl Reach {
 impl StoreEnd {
     /// Creates the end for a client's end, connected with it, on a device that reaches the segments.
     pub(crate) fn new(
-        rdma: &Arc<Rdma>,
+        devices: &Arc<Devices>,
         segments: &[Arc<Segment>],
         theirs: &End,
     ) -> Result<(Self, End), NoRdma> {
-        let count = rdma.ways.len();
+        let count = devices.ways.len();
         let reach: Vec<Reach> = (0..count).map(|way| Reach::of(segments, way)).collect();
         let best = reach.iter().copied().max().filter(|best| *best > Reach::Nothing);
         let best = best.ok_or_else(|| {
@@ -106,7 +109,7 @@ impl StoreEnd {
             NoRdma(format!("the store's memory is registered with no RDMA device: {why}"))
         })?;
         // The wished one of those in the client's subnet, or else of those on the same kind of network.
-        let paths: Vec<_> = rdma.ways.iter().map(|way| way.path().ok()).collect();
+        let paths: Vec<_> = devices.ways.iter().map(|way| way.path().ok()).collect();
         let is_on_network = |way: &usize| paths[*way].is_some_and(|path| link(path) == theirs.link);
         let on_network = (0..count).filter(|way| is_on_network(way) && reach[*way] == best);
         let on_network: Vec<usize> = on_network.collect();
@@ -118,9 +121,9 @@ impl StoreEnd {
         let way = choice.get(usize::from(theirs.way) % choice.len().max(1)).copied();
         let way = way.ok_or_else(|| {
             let why = "no RDMA device of the store is up on the same kind of network as the client's";
-            NoRdma(rdma.why_down().map_or_else(|| why.to_owned(), |down| down.to_string()))
+            NoRdma(devices.why_down().map_or_else(|| why.to_owned(), |down| down.to_string()))
         })?;
-        let there = &rdma.ways[way];
+        let there = &devices.ways[way];
         let completions =
             Completions::new(there.domain.device(), (WINDOWS * WINDOW + 1) as u32).map_err(NoRdma)?;
         let reads_at_once = there.limits.reads_at_once.min(READS_AT_ONCE).min(theirs.reads_at_once).max(1);
@@ -135,12 +138,12 @@ impl StoreEnd {
         let pair =
             QueuePair::new(&there.domain, completions.queue(), there.path()?, capacity, rand::random());
         let pair = pair.map_err(failed)?;
-        pair.connect(&theirs.into(), rdma.timing()).map_err(failed)?;
-        let end = there.end(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));
+        pair.connect(&theirs.into(), devices.timing()).map_err(failed)?;
+        let end = end_of(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));
         let peer = std::net::Ipv6Addr::from(theirs.gid);
         let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);
         let pair = Arc::new(pair);
-        Ok((Self { pair, completions, rdma: rdma.clone(), way, name }, end))
+        Ok((Self { pair, completions, devices: devices.clone(), way, name }, end))
     }
 
     /// Adds a range of a segment, which must lie inside, to the parts for [`Self::carry`].
@@ -160,7 +163,8 @@ impl StoreEnd {
         while at < len {
             let part = REQUEST.min(len - at);
             let start = offset + at;
-            let local = registered.pieces(&self.rdma, self.way, start..start + part).ok_or_else(missing)?;
+            let local =
+                registered.pieces(&self.devices, self.way, start..start + part).ok_or_else(missing)?;
             into.push(Part { local, address: address.wrapping_add(at), key });
             at += part;
         }
@@ -169,7 +173,7 @@ impl StoreEnd {
 
     /// Returns a part of bytes that belong to no object, [`PROBE_LEN`] at most.
     pub(crate) fn probe_part(&self, len: u64, (address, key): (u64, u32)) -> Part {
-        let blank = &self.rdma.ways[self.way].blank;
+        let blank = &self.devices.ways[self.way].blank;
         let len = len.min(PROBE_LEN) as u32;
         Part { local: smallvec![Sge { address: blank.address(), len, key: blank.local_key() }], address, key }
     }
@@ -190,8 +194,8 @@ impl StoreEnd {
         gone: impl Future<Output = ()>,
         (stall, report): (Duration, impl Fn()),
     ) -> Result<(), Failed> {
-        let Self { pair, completions, name, rdma, way } = self;
-        let device = &rdma.ways[*way].completed;
+        let Self { pair, completions, name, devices, way } = self;
+        let device = &devices.ways[*way].completed;
         let op = match direction {
             Direction::FromClient => Op::Read,
             Direction::ToClient(_) => Op::Write,

@@ -36,9 +36,9 @@ use self::own::OwnCalls;
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::{Budget, Fence, Fenced};
+use crate::memory::Rdma;
 use crate::memory::Segment;
 use crate::memory::Stamps;
-use crate::rdma::Rdma;
 use crate::socket_options;
 use crate::wire::Op;
 

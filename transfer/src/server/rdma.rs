@@ -15,7 +15,8 @@ use super::socket::{Closed, Incoming, Socket};
 use super::{Counters, DataServer, Lent};
 use crate::elsewhere::Elsewhere;
 use crate::fence::CutOff;
-use crate::rdma::{Direction, Failed, NoRdma, Part, StoreEnd};
+use crate::memory::NoRdma;
+use crate::rdma::{Direction, Failed, Part, StoreEnd};
 use crate::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
 
 /// Longest wait for the place of an idle pair: less than a client's patience.
@@ -82,7 +83,8 @@ impl DataServer {
         let place = place.map_err(|()| Refusal::Device("too many clients have a queue pair".to_owned()))?;
         // Some drivers look up where the client is, and wait for an answer.
         let segments: Vec<_> = self.lent.load().iter().map(|lent| lent.segment.clone()).collect();
-        let made = tokio::task::spawn_blocking(move || StoreEnd::new(&rdma, &segments, &theirs)).await;
+        let made =
+            tokio::task::spawn_blocking(move || StoreEnd::new(rdma.devices(), &segments, &theirs)).await;
         let made = made.unwrap_or_else(|failed| Err(NoRdma(failed.to_string())));
         let (end, ours) = made.map_err(|NoRdma(why)| Refusal::Device(why))?;
         Counters::add(&self.counters.rdma_pairs, 1);

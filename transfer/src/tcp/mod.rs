@@ -27,7 +27,7 @@ use self::rdma::{ByRdma, Places, Prepared};
 use self::work::{Turn, Work};
 use crate::checksum::{Checksum, Sums};
 use crate::memory::Areas;
-use crate::rdma::Rdma;
+use crate::memory::Rdma;
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};

@@ -11,7 +11,6 @@ use super::TcpOptions;
 use super::link::{Broken, Link};
 use super::rdma::{ByRdma, NoPair};
 use super::ways::{LEFT, Ways};
-use crate::rdma::Staging;
 use crate::wire::{Hello, PROBE_LEN};
 
 /// Longest wait of a probe for buffers. Calls come first.
@@ -79,7 +78,7 @@ async fn probe(ways: Arc<Ways>, by: Arc<ByRdma>, way: usize) -> Probed {
     let Some(target) = ways.target() else { return Probed::Unclear };
     let Target { address, options, hello, grant, patience } = &*target;
     let Ok(Grant { access, .. }) = Grant::peek(grant) else { return Probed::Unclear };
-    let Ok(Ok(staging)) = timeout(STAGING_WITHIN, Staging::take(&by.rdma, PROBE_LEN)).await else {
+    let Ok(Ok(staging)) = timeout(STAGING_WITHIN, by.rdma.staging(PROBE_LEN)).await else {
         return Probed::Unclear;
     };
     // Its bytes are no sign of life for the calls.

@@ -16,7 +16,8 @@ use super::work::is_for_now;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
 use crate::memory::{Areas, Exposures, Reached};
-use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
+use crate::memory::{Rdma, Staging};
+use crate::rdma::{Buffers, ClientEnd};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
 use crate::{ReadBuffer, WriteBuffer};
@@ -84,7 +85,7 @@ impl ByRdma {
         places: Places,
         turn: Option<OwnedSemaphorePermit>,
     ) -> Result<Prepared, String> {
-        let staging = Staging::take(&self.rdma, places.staged_bytes.min(REQUEST)).await;
+        let staging = self.rdma.staging(places.staged_bytes.min(REQUEST)).await;
         Ok(Prepared { places, staging: staging.map_err(|error| error.to_string())?, turn })
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::probe::Target;
-use crate::rdma::Rdma;
+use crate::memory::Rdma;
 use crate::report::{PeerTransport, UNTRIED};
 
 /// The name of this transport.

@@ -11,8 +11,7 @@ use mc_verbs::{Access, Memory, Region, Sge};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::ways::Way;
-use super::{NoRdma, Rdma};
+use super::rdma_devices::{Devices, NoRdma, Way};
 
 /// Bytes of one registration: so few that several threads share the work, which is to pin every page.
 const PIECE: u64 = 1 << 30;
@@ -23,7 +22,7 @@ const THREADS: usize = 4;
 pub(crate) struct Registered {
     /// By the number of the way.
     ways: Vec<AtWay>,
-    rdma: Arc<Rdma>,
+    devices: Arc<Devices>,
 }
 
 /// Registration at one device.
@@ -76,8 +75,8 @@ unsafe impl Memory for Mapped {
 
 impl Registered {
     /// Creates it without a registration.
-    pub(crate) fn new(rdma: &Arc<Rdma>) -> Self {
-        Self { ways: rdma.ways.iter().map(|_| AtWay::default()).collect(), rdma: rdma.clone() }
+    pub(crate) fn new(devices: &Arc<Devices>) -> Self {
+        Self { ways: devices.ways.iter().map(|_| AtWay::default()).collect(), devices: devices.clone() }
     }
 
     /// Registers memory at the devices where it is not registered, for requests of this process only: peers get no key to it.
@@ -89,7 +88,7 @@ impl Registered {
     /// When it is not registered at some device, which the error names.
     pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: u64) -> Result<(), NoRdma> {
         let memory = Mapped { base, len: len as usize };
-        let ways: Vec<_> = self.ways.iter().zip(&self.rdma.ways).collect();
+        let ways: Vec<_> = self.ways.iter().zip(&self.devices.ways).collect();
         on_threads(ways.len(), ways.len(), |nth| {
             let (at, way) = ways[nth];
             if at.pieces.get().is_some() {
@@ -111,7 +110,7 @@ impl Registered {
     }
 
     /// Whether it is registered at the device `way`; `None` while that was not tried.
-    pub(super) fn at(&self, way: usize) -> Option<bool> {
+    pub(crate) fn at(&self, way: usize) -> Option<bool> {
         let at = self.ways.get(way)?;
         if at.pieces.get().is_some() { Some(true) } else { at.failed.lock().as_ref().map(|_| false) }
     }
@@ -125,13 +124,13 @@ impl Registered {
 
     /// Returns the local pieces of a range, which must lie in the segment; `None` if they were
     /// registered with other devices.
-    pub(super) fn pieces(
+    pub(crate) fn pieces(
         &self,
-        rdma: &Arc<Rdma>,
+        devices: &Arc<Devices>,
         way: usize,
         range: Range<u64>,
     ) -> Option<SmallVec<[Sge; 2]>> {
-        let pieces = self.ways.get(way).filter(|_| Arc::ptr_eq(rdma, &self.rdma))?.pieces.get()?;
+        let pieces = self.ways.get(way).filter(|_| Arc::ptr_eq(devices, &self.devices))?.pieces.get()?;
         let (mut at, mut found) = (range.start, SmallVec::new());
         while at < range.end {
             let region = pieces.regions.get(usize::try_from(at / pieces.piece).ok()?)?;

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use mc_types::Access;
 use mc_verbs::{PinLimit, Region};
 
-use super::buffers::MOST_BYTES;
+use super::mapping::Mapping;
+use super::rdma_devices::{Devices, NoRdma};
 use super::registered::{Mapped, Pieces, on_threads};
-use super::{NoRdma, Rdma};
-use crate::memory::Mapping;
 
 /// Memory that can be exposed.
 pub(crate) enum Exposable<'a> {
@@ -39,29 +38,30 @@ impl Exposable<'_> {
 }
 
 impl Exposed {
-    /// [`Self::new`] for memory of the caller, if the limit of pinned memory then still has room for buffers: without these, other
-    /// memory could not go by RDMA at all.
+    /// [`Self::new`] for memory of the caller, if the limit of pinned memory then still has room for `buffers` bytes at each device:
+    /// without these, other memory could not go by RDMA at all.
     pub(crate) fn beside_buffers(
-        rdma: &Rdma,
+        devices: &Devices,
         memory: &Exposable<'_>,
         transfers: Access,
+        buffers: u64,
     ) -> Result<Self, NoRdma> {
-        let (limit, ways) = (PinLimit::of_this_process(), rdma.ways.len() as u64);
-        if limit.is_exceeded_by((memory.len() + MOST_BYTES).saturating_mul(ways)) {
+        let (limit, ways) = (PinLimit::of_this_process(), devices.ways.len() as u64);
+        if limit.is_exceeded_by((memory.len() + buffers).saturating_mul(ways)) {
             let len = memory.len();
             return Err(NoRdma(format!("no room for {len} bytes of the caller beside buffers: {limit}")));
         }
-        Self::new(rdma, memory, transfers)
+        Self::new(devices, memory, transfers)
     }
 
     /// Registers memory for transfers of one kind, at one device at least. For writes, stores only read it.
-    pub(crate) fn new(rdma: &Rdma, memory: &Exposable<'_>, transfers: Access) -> Result<Self, NoRdma> {
+    pub(crate) fn new(devices: &Devices, memory: &Exposable<'_>, transfers: Access) -> Result<Self, NoRdma> {
         let access = match transfers {
             Access::Write => mc_verbs::Access::RemoteRead,
             Access::Read => mc_verbs::Access::Remote,
         };
-        let tried = on_threads(rdma.ways.len(), rdma.ways.len(), |nth| {
-            let way = &rdma.ways[nth];
+        let tried = on_threads(devices.ways.len(), devices.ways.len(), |nth| {
+            let way = &devices.ways[nth];
             match *memory {
                 Exposable::Shared(mapping) => {
                     let region = Region::new(&way.domain, mapping.clone(), access);

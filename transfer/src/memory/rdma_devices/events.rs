@@ -5,32 +5,32 @@ use std::time::Duration;
 
 use mc_verbs::{Device, Event};
 
-use super::ways::Rdma;
+use super::devices::Devices;
 
 /// Longest wait for an event, after which a thread looks whether it is still needed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Follows each device on a thread of its own, until `rdma` is gone.
-pub(super) fn follow(rdma: &Arc<Rdma>) {
-    for (nth, way) in rdma.ways.iter().enumerate() {
-        let (rdma, device) = (Arc::downgrade(rdma), way.domain.device().clone());
+/// Follows each device on a thread of its own, until `devices` are gone.
+pub(in crate::memory) fn follow(devices: &Arc<Devices>) {
+    for (nth, way) in devices.ways.iter().enumerate() {
+        let (devices, device) = (Arc::downgrade(devices), way.domain.device().clone());
         let name = device.name().to_owned();
-        let follow = move || follow_device(&rdma, nth, &device);
+        let follow = move || follow_device(&devices, nth, &device);
         if let Err(error) = std::thread::Builder::new().name("mc-rdma-events".to_owned()).spawn(follow) {
             tracing::warn!(device = name, %error, "changes of this RDMA device need a restart");
         }
     }
 }
 
-fn follow_device(rdma: &Weak<Rdma>, nth: usize, device: &Arc<Device>) {
+fn follow_device(devices: &Weak<Devices>, nth: usize, device: &Arc<Device>) {
     loop {
         let event = device.next_event(LOOK);
-        let Some(rdma) = rdma.upgrade() else { return };
+        let Some(devices) = devices.upgrade() else { return };
         match event {
-            Ok(Some(Event::Changed(why))) => rdma.renew(nth, &why),
+            Ok(Some(Event::Changed(why))) => devices.renew(nth, &why),
             Ok(Some(Event::Fatal)) => {
                 // Later events cannot repair it: it stays failed until it is opened again.
-                rdma.fail(nth);
+                devices.fail(nth);
                 return;
             }
             Ok(Some(Event::Other) | None) => {}

@@ -12,8 +12,8 @@ use mc_types::Grant;
 use parking_lot::Mutex;
 
 use super::check::Refusal;
-use super::connection::Connection;
-use super::copies::Copies;
+use super::copies::{Copiers, Copies};
+use super::exchange::Exchange;
 use crate::memory;
 use crate::memory::Mapping;
 use crate::wire::AreaOp;
@@ -120,24 +120,28 @@ impl Drop for ClientAreas<'_> {
     }
 }
 
-impl Connection<'_> {
-    /// Copies writes out of areas. Each piece is copied under the pass of its write.
-    pub(super) async fn area_writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) {
-        let server = self.server;
-        let areas: Result<Vec<_>, _> = AreaOp::decode_all(ops).map(|op| server.areas.find(&op)).collect();
-        let areas = match areas {
-            Ok(areas) => areas,
-            Err(refusal) => return self.refuse_all(AreaOp::decode_all(ops).count(), &refusal),
-        };
-        let mut writes = self.admit_all(grant, AreaOp::decode_all(ops).map(|op| op.op)).await;
-        let copies = Copies::of(writes.iter().zip(AreaOp::decode_all(ops)).zip(areas));
-        server.copiers.run(&copies).await;
-        for (write, copied) in writes.iter_mut().filter_map(|write| write.as_mut().ok()).zip(&copies.writes) {
-            write.lost = copied.lost.load(Ordering::Relaxed);
-        }
-        let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
-        self.end_writes(seal.then_some(grant), ranges, writes, &server.counters.shm_bytes_written).await;
+/// Copies writes out of areas. Each piece is copied under the pass of its write.
+pub(super) async fn write(
+    exchange: &mut Exchange<'_>,
+    (table, copiers): (&AreaTable, &Copiers),
+    grant: &Grant,
+    ops: &[u8],
+    seal: bool,
+) {
+    let areas: Result<Vec<_>, _> = AreaOp::decode_all(ops).map(|op| table.find(&op)).collect();
+    let areas = match areas {
+        Ok(areas) => areas,
+        Err(refusal) => return exchange.refuse_all(AreaOp::decode_all(ops).count(), &refusal),
+    };
+    let mut writes = exchange.admit_all(grant, AreaOp::decode_all(ops).map(|op| op.op)).await;
+    let copies = Copies::of(writes.iter().zip(AreaOp::decode_all(ops)).zip(areas));
+    copiers.run(&copies).await;
+    for (write, copied) in writes.iter_mut().filter_map(|write| write.as_mut().ok()).zip(&copies.writes) {
+        write.lost = copied.lost.load(Ordering::Relaxed);
     }
+    let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
+    let bytes = &exchange.served.counters.shm_bytes_written;
+    exchange.end_writes(seal.then_some(grant), ranges, writes, bytes).await;
 }
 
 #[cfg(test)]

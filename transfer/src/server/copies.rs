@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Notify, Semaphore};
 
 use super::check::Refusal;
-use super::fetched::Fetched;
+use super::exchange::Fetched;
 use crate::fence::WritePass;
 use crate::memory::Mapping;
 use crate::memory::Segment;

@@ -67,7 +67,7 @@ impl DataServer {
 
     /// Whether it serves this memory.
     pub(crate) fn is_of(&self, peer: &Peer) -> bool {
-        (self.identity.store, self.identity.epoch) == (peer.store, peer.epoch)
+        self.served.is_of(peer)
     }
 
     /// Writes a batch, and seals with [`Seal::Yes`]. The answers are there in order also if the call is dropped; `None` is that of a
@@ -81,12 +81,14 @@ impl DataServer {
         answers: &mut Vec<Option<Checksum>>,
     ) {
         let begun = Instant::now();
-        let Ok(grant) = self.open_grant(grant, Access::Write) else { return answers.resize(ops.len(), None) };
+        let Ok(grant) = self.served.open_grant(grant, Access::Write) else {
+            return answers.resize(ops.len(), None);
+        };
         let mut turn = Turn::default();
         for op in ops {
             answers.push(self.write_one(&grant, op, seal, sums, &mut turn).await.ok());
         }
-        self.request_seconds.of(Access::Write).record(begun.elapsed().as_secs_f64());
+        self.served.request_seconds.of(Access::Write).record(begun.elapsed().as_secs_f64());
     }
 
     async fn write_one(
@@ -98,7 +100,8 @@ impl DataServer {
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
         // One that has to wait for its turn does so at the connection.
-        let write = self.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
+        let write =
+            self.served.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
         let (mut checksum, mut to) = (sums.of_writes(), write.offset);
         for piece in op.from.iter().flat_map(|buffer| buffer.chunks(STEP)) {
             piece.add_to(&mut checksum);
@@ -112,7 +115,7 @@ impl DataServer {
             turn.after(piece.len()).await;
         }
         let sealing = (seal == Seal::Yes).then_some(grant);
-        self.end_write(&write, sealing, &self.counters.shm_bytes_written, &mut None).await?;
+        self.served.end_write(&write, sealing, &self.served.counters.shm_bytes_written, &mut None).await?;
         Ok(checksum.finish())
     }
 
@@ -125,12 +128,14 @@ impl DataServer {
         answers: &mut Vec<Option<Checksum>>,
     ) {
         let begun = Instant::now();
-        let Ok(grant) = self.open_grant(grant, Access::Read) else { return answers.resize(ops.len(), None) };
+        let Ok(grant) = self.served.open_grant(grant, Access::Read) else {
+            return answers.resize(ops.len(), None);
+        };
         let mut turn = Turn::default();
         for op in ops {
             answers.push(self.read_one(&grant, op, sums, &mut turn).await.ok());
         }
-        self.request_seconds.of(Access::Read).record(begun.elapsed().as_secs_f64());
+        self.served.request_seconds.of(Access::Read).record(begun.elapsed().as_secs_f64());
     }
 
     async fn read_one(
@@ -141,7 +146,7 @@ impl DataServer {
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
         let len = op.len();
-        let (lent, range, _) = self.locate(grant, Op { range: op.range, offset: op.offset, len })?;
+        let (lent, range, _) = self.served.locate(grant, Op { range: op.range, offset: op.offset, len })?;
         let start = range.offset + op.offset;
         let (mut checksum, mut from) = (sums.of_reads(), start);
         for mut piece in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(STEP)) {
@@ -154,8 +159,8 @@ impl DataServer {
         // After the last byte: see the module, and that of the fence.
         let _serving = self.own_calls.step().ok_or(Refusal::NotReady)?;
         lent.fence.check_read(start..start + len, range.index, grant.expires)?;
-        Counters::add(&self.counters.shm_reads, 1);
-        Counters::add(&self.counters.shm_bytes_read, len);
+        Counters::add(&self.served.counters.shm_reads, 1);
+        Counters::add(&self.served.counters.shm_bytes_read, len);
         Ok(checksum.finish())
     }
 }

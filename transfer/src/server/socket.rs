@@ -1,19 +1,16 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::{Grant, GrantedRange};
 use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::Lent;
 use super::pace::Pace;
-use crate::authority::Times;
-use crate::fence::{Fenced, HeldPass, WritePass};
+use super::served::Incoming;
+use crate::fence::HeldPass;
 use crate::memory::Segment;
 use crate::wire::WireError;
 
@@ -56,27 +53,6 @@ pub(super) enum Closed {
 pub(super) enum Received {
     All,
     Superseded,
-}
-
-/// A write whose bytes are about to come in: their place, and the pass.
-pub(super) struct Incoming {
-    pub(super) lent: Arc<Lent>,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    pub(super) pass: WritePass,
-    /// The granted range, with the log index of its allocation.
-    pub(super) range: GrantedRange,
-    /// Time of its admission.
-    pub(super) times: Times,
-}
-
-impl Incoming {
-    /// Seals all of its granted range. The record keeps the time of its admission: each grant that the seal must refuse
-    /// was made before that.
-    pub(super) fn seal(&self, grant: &Grant) -> Result<(), Fenced> {
-        let GrantedRange { offset, len, index, .. } = self.range;
-        self.lent.fence.seal(offset..offset + len, index, grant.expires, self.times)
-    }
 }
 
 /// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be

@@ -1,4 +1,4 @@
-//! The end of writes, and those whose bytes the store moves itself: by RDMA, or out of memory that a client shares.
+//! One request after the other on a connection: its verdicts, and the admission and end of its writes.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -6,10 +6,23 @@ use std::sync::atomic::AtomicU64;
 use mc_types::Grant;
 
 use super::check::Refusal;
-use super::connection::Connection;
-use super::socket::Incoming;
+use super::counters::Counters;
+use super::served::{Incoming, Served};
+use super::socket::{Closed, Socket};
 use crate::fence::Fenced;
-use crate::wire::Op;
+use crate::wire::{self, Op};
+
+/// A client's connection, and the answer to its present request.
+pub(super) struct Exchange<'a> {
+    pub(super) served: &'a Served,
+    pub(super) socket: Socket,
+    /// Protocol version that both ends speak.
+    pub(super) version: u16,
+    /// End of the present request's waits for the fence. They are few, and short in all.
+    pub(super) patience: Option<tokio::time::Instant>,
+    /// Protocol bytes not sent yet.
+    pub(super) out: Vec<u8>,
+}
 
 /// A write that was admitted.
 pub(super) struct Fetched {
@@ -18,7 +31,27 @@ pub(super) struct Fetched {
     pub(super) lost: bool,
 }
 
-impl Connection<'_> {
+impl<'a> Exchange<'a> {
+    pub(super) fn new(served: &'a Served, socket: Socket) -> Self {
+        Self { served, socket, version: 0, patience: None, out: Vec::new() }
+    }
+
+    pub(super) fn verdict(&mut self, verdict: Result<(), Refusal>) {
+        match verdict {
+            Ok(()) => wire::put_verdict(&mut self.out, Ok(())),
+            Err(refusal) => {
+                Counters::add(&self.served.counters.refusals, 1);
+                wire::put_verdict(&mut self.out, Err((refusal.status(), &refusal.to_string())));
+            }
+        }
+    }
+
+    pub(super) async fn flush(&mut self, more: bool) -> Result<(), Closed> {
+        self.socket.send(&self.out, more).await?;
+        self.out.clear();
+        Ok(())
+    }
+
     /// Admits each write, and waits for those that have to.
     pub(super) async fn admit_all(
         &mut self,
@@ -27,9 +60,9 @@ impl Connection<'_> {
     ) -> Vec<Result<Fetched, Refusal>> {
         let mut writes = Vec::new();
         for op in ops {
-            let write = match self.server.admit_write(grant, op) {
+            let write = match self.served.admit_write(grant, op) {
                 Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
-                    self.server.admit_later(grant, op, &mut self.patience).await
+                    self.served.admit_later(grant, op, &mut self.patience).await
                 }
                 answer => answer,
             };
@@ -66,7 +99,7 @@ impl Connection<'_> {
             let verdict = match (outcome, refused.get(&range)) {
                 (_, Some(refusal)) => Err(refusal.clone()),
                 (Ok(Some(write)), None) => {
-                    self.server.end_write(&write, sealing, bytes, &mut self.patience).await
+                    self.served.end_write(&write, sealing, bytes, &mut self.patience).await
                 }
                 // The same write has brought the bytes over another connection, and sealed them.
                 (Ok(None) | Err(_), None) => Ok(()),
@@ -84,7 +117,7 @@ impl Connection<'_> {
     ) -> Result<(), Refusal> {
         let ended = Err(Fenced::Ended { index: write.range.index }.into());
         let Some(grant) = sealing else { return ended };
-        match self.server.seal(write, grant, &mut self.patience).await {
+        match self.served.seal(write, grant, &mut self.patience).await {
             Ok(()) => Ok(()),
             Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
             Err(_) => ended,

@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 
 use super::plan::{InArea, Piece};
 use super::progress::{Moved, Progress, Watch, within};
-use super::rdma::Paired;
 use crate::checksum::{Checksum, Sums};
 use crate::iovecs::{IoVecs, MAX_PARTS};
 use crate::socket_options;
@@ -50,6 +49,11 @@ impl Refused {
     }
 }
 
+/// Whether the store may do what it has refused, in a moment or over TCP.
+pub(super) fn is_for_now(outcome: &Outcome) -> bool {
+    outcome.as_ref().is_err_and(|refused| refused.busy || refused.other_way)
+}
+
 /// Why a connection can't be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
@@ -85,8 +89,6 @@ pub(super) struct Link {
     next_id: u64,
     /// Buffer for requests, reused.
     out: Vec<u8>,
-    /// The queue pair beside it.
-    pub(super) paired: Option<Paired>,
     pub(super) sums: Sums,
 }
 
@@ -182,7 +184,6 @@ impl Link {
             version: 0,
             next_id: 1,
             out: Vec::new(),
-            paired: None,
             sums,
         };
         match link.shake_hands().await {

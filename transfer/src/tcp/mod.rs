@@ -451,7 +451,7 @@ impl<'a> Call<'a> {
                     }
                 },
             };
-            let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
+            let mut checkout = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
                     if self.pause(&mut pause).await =>
                 {
@@ -459,14 +459,14 @@ impl<'a> Call<'a> {
                 }
                 made => made?,
             };
-            let watch = connection.link.watch();
-            let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, prepared);
+            let watch = checkout.connection.link.watch();
+            let turn = work.turn(turn, &mut checkout.connection, self.grant, done, pool, prepared);
             let carried = pool.watched(watch, self.deadline, turn).await.flatten();
             // A way may have failed, also where the turn went on over TCP.
             pool.probe_ways(self.hello, self.grant);
             match carried {
                 Ok(()) => {
-                    connection.put_back();
+                    checkout.put_back();
                     reuse = Reuse::Allowed;
                     self.after(pool, work, (done, first), &mut pause, &mut failures).await?;
                     continue;
@@ -474,7 +474,7 @@ impl<'a> Call<'a> {
                 Err(failure) => {
                     work.note_doubt();
                     match failure {
-                        Failure::Broken(_) if connection.reused => reuse = Reuse::Never,
+                        Failure::Broken(_) if checkout.reused => reuse = Reuse::Never,
                         Failure::Rdma(_) => failures += 1,
                         failure => return Err(failure),
                     }

@@ -11,8 +11,8 @@ use super::health::Health;
 use super::link::{ConnectError, Link};
 use super::pipe::{Pipe, Place};
 use super::progress::Watch;
-use super::rdma::ByRdma;
-use super::ways::{RDMA, Ways};
+use super::rdma::{ByRdma, PairedLink};
+use super::ways::{RDMA, Target, Ways};
 use super::{Failure, TRANSPORT, TcpOptions, plan, probe};
 use crate::checksum::Sums;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
@@ -35,7 +35,7 @@ pub(super) struct Pool {
     health: Arc<Health>,
     slots: Arc<Semaphore>,
     /// Connections that no call uses, the most recently used one last.
-    idle: Mutex<Vec<Link>>,
+    idle: Mutex<Vec<PairedLink>>,
     /// The connections that small calls share when all others are taken: one for reads and one for writes, which a store may let
     /// wait.
     pipes: [Mutex<Option<Pipe>>; 2],
@@ -58,7 +58,7 @@ pub(super) type Slot = OwnedSemaphorePermit;
 
 /// A connection that one call has for itself. Dropped without [`Self::put_back`] it is closed.
 pub(super) struct Checkout {
-    pub(super) link: Link,
+    pub(super) connection: PairedLink,
     /// Whether it was used before, so that its peer may have closed it meanwhile.
     pub(super) reused: bool,
     pool: Arc<Pool>,
@@ -161,7 +161,7 @@ impl Pool {
     /// Starts probes of the RDMA ways that failed, if there are any. They use this call's grant.
     pub(super) fn probe_ways(&self, hello: Hello, grant: &SealedGrant) {
         let Some(by) = &self.rdma else { return };
-        probe::start(&self.ways, by, || probe::Target {
+        probe::start(&self.ways, by, || Target {
             address: self.health.address.clone(),
             options: self.health.options,
             hello,
@@ -183,11 +183,11 @@ impl Pool {
     /// Number of connections that calls use or may use, without the shared ones.
     fn connections(&self) -> usize {
         let taken = self.health.options.connections_per_peer.max(1) - self.slots.available_permits();
-        self.idle.lock().iter().filter(|link| link.is_fresh()).count() + taken
+        self.idle.lock().iter().filter(|idle| idle.link.is_fresh()).count() + taken
     }
 
     fn is_in_use(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) > 1 || self.idle.lock().iter().any(Link::is_fresh)
+        Arc::strong_count(self) > 1 || self.idle.lock().iter().any(|idle| idle.link.is_fresh())
     }
 
     /// Returns the number of connections to stripe a batch of `ops` operations and `total` bytes over now.
@@ -254,15 +254,15 @@ impl Pool {
         deadline: Instant,
     ) -> Result<Checkout, Failure> {
         let idle = (reuse == Reuse::Allowed).then(|| self.take_idle(hello)).flatten();
-        if let Some(link) = idle {
-            return Ok(Checkout { link, reused: true, pool: self.clone(), _slot: slot });
+        if let Some(connection) = idle {
+            return Ok(Checkout { connection, reused: true, pool: self.clone(), _slot: slot });
         }
         let (began, moved) = (Instant::now(), self.health.moved.bytes());
         let timeout = self.health.options.connect_timeout;
         tokio::select! {
             biased;
             made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
-                Ok(link) => Ok(Checkout { link, reused: false, pool: self.clone(), _slot: slot }),
+                Ok(link) => Ok(Checkout { connection: PairedLink::new(link), reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
                     // Other calls that wait here would fail in the same way, each after as long a wait of its own.
                     if let ConnectError::TooLong(reason) = &error && self.health.moved.bytes() == moved {
@@ -300,11 +300,11 @@ impl Pool {
     }
 
     /// Returns the most recently used idle connection that still works, and closes the ones that don't.
-    fn take_idle(&self, hello: Hello) -> Option<Link> {
+    fn take_idle(&self, hello: Hello) -> Option<PairedLink> {
         let mut idle = self.idle.lock();
-        while let Some(link) = idle.pop() {
-            if link.hello == hello && link.is_fresh() {
-                return Some(link);
+        while let Some(connection) = idle.pop() {
+            if connection.link.hello == hello && connection.link.is_fresh() {
+                return Some(connection);
             }
         }
         None
@@ -314,7 +314,7 @@ impl Pool {
 impl Checkout {
     /// Returns a connection on which every request was answered in full.
     pub(super) fn put_back(self) {
-        self.pool.idle.lock().push(self.link);
+        self.pool.idle.lock().push(self.connection);
     }
 }
 

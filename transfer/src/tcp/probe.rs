@@ -4,28 +4,16 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mc_types::{Grant, SealedGrant};
+use mc_types::Grant;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::TcpOptions;
 use super::link::{Broken, Link};
-use super::rdma::{ByRdma, NoPair};
-use super::ways::{LEFT, Ways};
-use crate::wire::{Hello, PROBE_LEN};
+use super::rdma::{ByRdma, NoPair, PairedLink};
+use super::ways::{LEFT, Target, Ways};
+use crate::wire::PROBE_LEN;
 
 /// Longest wait of a probe for buffers. Calls come first.
 const STAGING_WITHIN: Duration = Duration::from_secs(1);
-
-/// The store that probes go to, and what they ask with. A store makes queue pairs for clients with a grant only, so this is that of the
-/// last call.
-pub(super) struct Target {
-    pub(super) address: String,
-    pub(super) options: TcpOptions,
-    pub(super) hello: Hello,
-    pub(super) grant: SealedGrant,
-    /// How long an answer by RDMA may take.
-    pub(super) patience: Duration,
-}
 
 /// Result of a probe of a way.
 enum Probed {
@@ -84,8 +72,8 @@ async fn probe(ways: Arc<Ways>, by: Arc<ByRdma>, way: usize) -> Probed {
     // Its bytes are no sign of life for the calls.
     let moved = Arc::default();
     let connected = Link::connect(address, *hello, options.connect_timeout, &moved, options.sums);
-    let Ok(mut link) = connected.await else { return Probed::Unclear };
-    match link.probe(&by, &ways, way, (access, grant), (staging, *patience)).await {
+    let Ok(link) = connected.await else { return Probed::Unclear };
+    match PairedLink::new(link).probe(&by, &ways, way, (access, grant), (staging, *patience)).await {
         Ok(Ok(())) => Probed::Works,
         Ok(Err(NoPair::NoWay(why))) | Err(Broken::Rdma(why)) => Probed::Failed(why),
         Err(held @ Broken::Held(_)) => Probed::Failed(held.to_string()),
@@ -97,7 +85,11 @@ async fn probe(ways: Arc<Ways>, by: Arc<ByRdma>, way: usize) -> Probed {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use mc_types::SealedGrant;
+
     use super::*;
+    use crate::tcp::TcpOptions;
+    use crate::wire::Hello;
 
     /// Runs probes of one device with one; `outcomes` has that of each, and after them all work. Returns their number so far.
     fn probing(ways: &Arc<Ways>, outcomes: Vec<Probed>) -> (tokio::task::JoinHandle<()>, Arc<AtomicUsize>) {

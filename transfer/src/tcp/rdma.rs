@@ -8,11 +8,10 @@ use smallvec::SmallVec;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::link::{Broken, Link, Outcome, Refused};
+use super::link::{Broken, Link, Outcome, Refused, is_for_now};
 use super::plan::{Buffer, Piece};
 use super::progress::Progress;
 use super::ways::{Ways, devices_of};
-use super::work::is_for_now;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
 use crate::memory::{Areas, Exposures, Reached};
@@ -47,8 +46,15 @@ pub(super) struct ByRdma {
 /// Callback with the number of bytes of each part of a transfer that went by RDMA and was found good.
 pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
 
+/// A connection, and the queue pair beside it, if it has one.
+pub(super) struct PairedLink {
+    pub(super) link: Link,
+    /// After the connection: to destroy it takes longer.
+    paired: Option<Paired>,
+}
+
 /// The end of a pair beside a connection.
-pub(super) struct Paired {
+struct Paired {
     end: Elsewhere<ClientEnd>,
     way: usize,
 }
@@ -133,7 +139,11 @@ impl Places {
     }
 }
 
-impl Link {
+impl PairedLink {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, paired: None }
+    }
+
     /// Makes the pair beside this connection, if it has none. A way that fails is left.
     pub(super) async fn pair_up(
         &mut self,
@@ -168,7 +178,7 @@ impl Link {
         (access, grant): (Access, &[u8]),
     ) -> Result<Result<(), NoPair>, Broken> {
         // A device that reaches nobody any more may look for its peer for seconds, at either end.
-        let progress = self.progress();
+        let progress = self.link.progress();
         within(patience, 0, &progress, self.make_pair(by, ways, way, access, grant)).await
     }
 
@@ -185,22 +195,23 @@ impl Link {
         if let Err(no_pair) = self.make_pair_within(patience, by, ways, way, (access, grant)).await? {
             return Ok(Err(no_pair));
         }
-        let Some(Paired { end, .. }) = self.paired.take().filter(|_| self.version() >= PROBE_SINCE) else {
+        let Some(Paired { end, .. }) = self.paired.take().filter(|_| self.link.version() >= PROBE_SINCE)
+        else {
             return Ok(Ok(()));
         };
         let mut buffers = Buffers::new(end.into_inner(), staging, Vec::new());
-        let progress = self.progress();
+        let progress = self.link.progress();
         let asked = async {
             buffers.check().map_err(|why| Broken::Rdma(why.to_string()))?;
-            let id = self.begin(Ask::Probe(access), 1, grant);
+            let id = self.link.begin(Ask::Probe(access), 1, grant);
             for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
-                RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.out());
+                RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.link.out());
             }
-            self.send_out().await?;
-            if let Err(refused) = self.receiver.reply(id).await? {
+            self.link.send_out().await?;
+            if let Err(refused) = self.link.receiver.reply(id).await? {
                 return Ok(Err(NoPair::Refused(refused)));
             }
-            if let Err(refused) = self.receiver.verdict().await? {
+            if let Err(refused) = self.link.receiver.verdict().await? {
                 return Err(Broken::Rdma(refused.reason));
             }
             buffers.told(id as u32).await.map_err(|why| Broken::Rdma(why.to_string()))?;
@@ -224,8 +235,8 @@ impl Link {
         grant: &[u8],
     ) -> Result<Result<(), NoPair>, Broken> {
         let no_way = |why: String| Ok(Err(NoPair::NoWay(why)));
-        if self.version() < RDMA_SINCE {
-            let version = self.version();
+        if self.link.version() < RDMA_SINCE {
+            let version = self.link.version();
             return no_way(format!(
                 "the store speaks version {version} of the transfer protocol, without RDMA"
             ));
@@ -241,16 +252,16 @@ impl Link {
             Ok(Err(error)) => return no_way(error.to_string()),
             Err(failed) => return no_way(failed.to_string()),
         };
-        let id = self.begin(Ask::Pair(access), 1, grant);
-        end.end().encode(self.out());
-        self.send_out().await?;
-        match self.receiver.reply(id).await? {
+        let id = self.link.begin(Ask::Pair(access), 1, grant);
+        end.end().encode(self.link.out());
+        self.link.send_out().await?;
+        match self.link.receiver.reply(id).await? {
             Ok(()) => {}
             Err(Refused { device: true, reason, .. }) => return no_way(reason),
             Err(refused) => return Ok(Err(NoPair::Refused(refused))),
         }
         let mut theirs = [0; END_LEN];
-        self.receiver.read_exact(&mut theirs).await?;
+        self.link.receiver.read_exact(&mut theirs).await?;
         let theirs = End::decode(&theirs);
         ways.learn(usize::from(theirs.way).clamp(1, 64));
         // Some drivers look up where the store is, and wait for an answer.
@@ -267,7 +278,7 @@ impl Link {
 
     /// Like [`Link::read`], with the bytes going by RDMA. There must be a pair, and no piece may be longer than [`REQUEST`].
     /// It ends at the first batch with a piece that is refused for now.
-    pub(super) async fn rdma_read(
+    pub(super) async fn read(
         &mut self,
         by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
@@ -281,13 +292,13 @@ impl Link {
         if let Err(why) = buffers.check() {
             return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
         }
-        let progress = self.progress();
+        let progress = self.link.progress();
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
-                let request = self.rdma_request(Ask::RdmaRead, grant, (batch, places), &buffers);
-                self.send_out().await?;
-                let answers = self.rdma_answers(&request).await?;
+                let request = self.request(Ask::RdmaRead, grant, (batch, places), &buffers);
+                self.link.send_out().await?;
+                let answers = self.answers(&request).await?;
                 if answers.told {
                     // A verdict can overtake the bytes.
                     let told = buffers.told(request.id as u32).await;
@@ -304,7 +315,7 @@ impl Link {
                 let staged = staged(piece, places);
                 done.push(match answer {
                     Ok(()) => {
-                        let mut sum = self.sums.of_reads();
+                        let mut sum = self.link.sums.of_reads();
                         copy_out(&buffers, at, (piece, places), &mut sum).await;
                         good += piece.len;
                         Ok(sum.finish())
@@ -326,7 +337,7 @@ impl Link {
 
     /// Like [`Link::write`], with the bytes going by RDMA. There must be a pair, and no piece may be longer than
     /// [`REQUEST`]. It ends at the first batch with a piece that is refused for now.
-    pub(super) async fn rdma_write(
+    pub(super) async fn write(
         &mut self,
         by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
@@ -342,8 +353,8 @@ impl Link {
             return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
         }
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
-        let of_writes = self.sums;
-        let progress = self.progress();
+        let of_writes = self.link.sums;
+        let progress = self.link.progress();
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &pieces[batch]);
             let (mut at, mut sums) = (0, Vec::with_capacity(batch.len()));
@@ -357,9 +368,9 @@ impl Link {
                 at += staged;
             }
             let asked = async {
-                let request = self.rdma_request(ask, grant, (batch, places), &buffers);
-                self.send_out().await?;
-                Ok(self.rdma_answers(&request).await?.of_pieces)
+                let request = self.request(ask, grant, (batch, places), &buffers);
+                self.link.send_out().await?;
+                Ok(self.answers(&request).await?.of_pieces)
             };
             // While the device of the store reads the bytes.
             let sum = async {
@@ -390,7 +401,7 @@ impl Link {
     }
 
     /// Encodes the request of a batch.
-    fn rdma_request<B: Buffer>(
+    fn request<B: Buffer>(
         &mut self,
         ask: Ask,
         grant: &[u8],
@@ -418,20 +429,20 @@ impl Link {
             }
             of_pieces.push(ops.len() - first);
         }
-        let id = self.begin(ask, ops.len() as u16, grant);
-        ops.iter().for_each(|op| op.encode(self.out()));
+        let id = self.link.begin(ask, ops.len() as u16, grant);
+        ops.iter().for_each(|op| op.encode(self.link.out()));
         Batch { id, ops: of_pieces }
     }
 
     /// Receives the verdicts on a batch.
-    async fn rdma_answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
-        let whole = self.receiver.reply(batch.id).await?;
+    async fn answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
+        let whole = self.link.receiver.reply(batch.id).await?;
         let (mut of_pieces, mut told) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
         for ops in &batch.ops {
             let mut answer = whole.clone();
             if whole.is_ok() {
                 for _ in 0..*ops {
-                    answer = answer.and(self.receiver.verdict().await?);
+                    answer = answer.and(self.link.receiver.verdict().await?);
                 }
             }
             match &answer {

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::SegmentNumber;
+use mc_types::{SealedGrant, SegmentNumber};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::probe::Target;
+use super::TcpOptions;
 use crate::memory::Rdma;
 use crate::report::{PeerTransport, UNTRIED};
+use crate::wire::Hello;
 
 /// The name of this transport.
 pub(super) const RDMA: &str = "rdma";
@@ -41,6 +42,17 @@ struct State {
     next: usize,
     /// Bytes that went by RDMA and were found good.
     moved: u64,
+}
+
+/// The store that probes go to, and what they ask with. A store makes queue pairs for clients with a grant only, so this is that of the
+/// last call.
+pub(super) struct Target {
+    pub(super) address: String,
+    pub(super) options: TcpOptions,
+    pub(super) hello: Hello,
+    pub(super) grant: SealedGrant,
+    /// How long an answer by RDMA may take.
+    pub(super) patience: Duration,
 }
 
 struct Left {

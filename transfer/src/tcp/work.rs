@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use mc_types::{Access, SealedGrant};
 
-use super::link::{Link, Outcome};
+use super::link::{Outcome, is_for_now};
 use super::pipe::{Answer, Asked};
 use super::plan::{self, InArea, Piece};
 use super::pool::Pool;
-use super::rdma::{ByRdma, NoPair, Places, Prepared};
+use super::rdma::{ByRdma, NoPair, PairedLink, Places, Prepared};
 use super::{Failure, SMALL};
 use crate::checksum::{Checksum, Sums};
 use crate::memory::Reached;
@@ -94,7 +94,7 @@ impl Work<'_> {
     pub(super) async fn turn(
         &mut self,
         turn: Turn,
-        link: &mut Link,
+        connection: &mut PairedLink,
         grant: &[u8],
         done: &mut Vec<Outcome>,
         pool: &Pool,
@@ -103,12 +103,12 @@ impl Work<'_> {
         if let (Some((by, ways)), Some(prepared)) = (pool.rdma(), prepared) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
             let how = (by, ways, prepared, pool.rdma_patience());
-            match (link.pair_up(by, ways, pool.rdma_patience(), access, grant).await?, &mut *self) {
+            match (connection.pair_up(by, ways, pool.rdma_patience(), access, grant).await?, &mut *self) {
                 (Ok(()), Self::Read(pieces)) => {
-                    return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
+                    return Ok(connection.read(how, grant, &mut pieces[turn], done).await?);
                 }
                 (Ok(()), Self::Write(pieces, seal)) => {
-                    return Ok(link.rdma_write(how, grant, &pieces[turn], *seal, done).await?);
+                    return Ok(connection.write(how, grant, &pieces[turn], *seal, done).await?);
                 }
                 (Err(NoPair::Refused(refused)), _) => {
                     done.extend(turn.map(|_| Err(refused.clone())));
@@ -118,6 +118,7 @@ impl Work<'_> {
                 (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoWay(_)), _) => {}
             }
         }
+        let link = &mut connection.link;
         match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
             Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,
@@ -222,9 +223,4 @@ impl Work<'_> {
         };
         (0..count).map(of)
     }
-}
-
-/// Whether the store may do what it has refused, in a moment or over TCP.
-pub(super) fn is_for_now(outcome: &Outcome) -> bool {
-    outcome.as_ref().is_err_and(|refused| refused.busy || refused.other_way)
 }

@@ -53,20 +53,6 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Says whether bytes that the client read past this connection, before it asked, are good.
-    pub(super) fn check(&mut self, grant: &Grant, op: Op) {
-        let good = self.served.locate(grant, op).and_then(|(lent, range, _)| {
-            let start = range.offset + op.offset;
-            Ok(lent.fence.check_read(start..start + op.len, range.index, grant.expires)?)
-        });
-        if good.is_ok() {
-            Counters::add(&self.served.counters.checks, 1);
-            Counters::add(&self.served.counters.shm_reads, 1);
-            Counters::add(&self.served.counters.shm_bytes_read, op.len);
-        }
-        self.verdict(good);
-    }
-
     /// Receives writes. Small ones share a receive, in groups, because one for each would cost more than its bytes.
     pub(super) async fn writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();

@@ -32,7 +32,7 @@ impl Memory {
     /// Returns the server of the memory if `peer` means that, and not an earlier or later epoch.
     pub(crate) fn server(&self, peer: &Peer) -> Option<Arc<DataServer>> {
         let server = self.server.read().upgrade()?;
-        server.is_of(peer).then_some(server)
+        server.served().is_of(peer).then_some(server)
     }
 
     /// Returns a segment; `None` when it was unmounted or never there.

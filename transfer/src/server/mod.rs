@@ -11,6 +11,7 @@ mod local;
 mod memory;
 mod own;
 mod pace;
+mod past_reads;
 mod rdma;
 mod served;
 mod sharing;
@@ -237,6 +238,22 @@ impl DataServer {
         // The memory may be served under another fence next, which knows nothing of their passes.
         self.copiers.ended().await;
         drop(own_calls);
+    }
+
+    /// Lets clients of this process reach the memory that it serves: see
+    /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the server before.
+    pub fn admit_own_calls(self: &Arc<Self>, memory: &Memory) {
+        memory.set_server(self);
+    }
+
+    /// The memory that it serves, and who is let at it.
+    pub(crate) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Lets this process's own calls at the memory.
+    pub(crate) fn own_calls(&self) -> &OwnCalls {
+        &self.own_calls
     }
 
     async fn serve_connection(&self, stream: TcpStream) {

@@ -6,25 +6,23 @@
 //! - **A newer write** of the range waits for one step of the copy at most, as each step holds the write's pass. So do the end of
 //!   the write by a seal, and the horizon of the fence. See [`crate::fence`].
 //! - **The end of the server.** The memory may be served again afterwards, under a fence that knows nothing of these calls. So each
-//!   step of a write also holds [`OwnCalls`], which [`DataServer::serve`] takes for good before it returns: the step was finished by
+//!   step of a write also holds [`OwnCalls`], which [`DataServer::serve`](crate::DataServer::serve) takes for good before it returns: the step was finished by
 //!   then, or is not taken. A read looks after its last byte. A byte of a later server's writes was copied after that end, so the look
 //!   fails. A seal may still succeed: the leader ends no put in memory of an epoch that is over.
 //! - **The memory.** A call keeps the segment that it has found, also one that is withdrawn meanwhile, as a connection does.
 //!
 //! Nothing of a call happens between two polls, so a future that is dropped, or leaked, touches no memory any more.
 
-use std::sync::Arc;
-
 use mc_types::{Access, Grant, SealedGrant};
 use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 
 use super::check::Refusal;
-use super::memory::Memory;
-use super::{Counters, DataServer};
+use super::counters::Counters;
+use super::served::Served;
 use crate::checksum::{Checksum, Sums};
 use crate::fence::Fenced;
-use crate::transport::{Peer, ReadOp, Seal, WriteOp};
+use crate::transport::{ReadOp, Seal, WriteOp};
 use crate::wire::Op;
 
 /// Bytes that are summed and copied in one step: few enough to stay in the cache. A newer write waits for as many.
@@ -34,13 +32,13 @@ const TURN: usize = 1 << 20;
 
 /// Whether calls of this process may change the memory, and take what they have read: while the server serves.
 #[derive(Default)]
-pub(super) struct OwnCalls(RwLock<bool>);
+pub(crate) struct OwnCalls(RwLock<bool>);
 
 /// The time in which they may. Its drop returns when none does any more.
-pub(super) struct Admission<'a>(&'a OwnCalls);
+pub(crate) struct Admission<'a>(&'a OwnCalls);
 
 impl OwnCalls {
-    pub(super) fn admit(&self) -> Admission<'_> {
+    pub(crate) fn admit(&self) -> Admission<'_> {
         *self.0.write() = true;
         Admission(self)
     }
@@ -58,22 +56,12 @@ impl Drop for Admission<'_> {
     }
 }
 
-impl DataServer {
-    /// Lets clients of this process reach the memory that it serves: see
-    /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the server before.
-    pub fn admit_own_calls(self: &Arc<Self>, memory: &Memory) {
-        memory.set_server(self);
-    }
-
-    /// Whether it serves this memory.
-    pub(crate) fn is_of(&self, peer: &Peer) -> bool {
-        self.served.is_of(peer)
-    }
-
+impl OwnCalls {
     /// Writes a batch, and seals with [`Seal::Yes`]. The answers are there in order also if the call is dropped; `None` is that of a
     /// write that is refused, which may be there in part.
-    pub(crate) async fn write_own(
+    pub(crate) async fn write(
         &self,
+        served: &Served,
         grant: &SealedGrant,
         ops: &[WriteOp<'_>],
         seal: Seal,
@@ -81,18 +69,19 @@ impl DataServer {
         answers: &mut Vec<Option<Checksum>>,
     ) {
         let begun = Instant::now();
-        let Ok(grant) = self.served.open_grant(grant, Access::Write) else {
+        let Ok(grant) = served.open_grant(grant, Access::Write) else {
             return answers.resize(ops.len(), None);
         };
         let mut turn = Turn::default();
         for op in ops {
-            answers.push(self.write_one(&grant, op, seal, sums, &mut turn).await.ok());
+            answers.push(self.write_one(served, &grant, op, seal, sums, &mut turn).await.ok());
         }
-        self.served.request_seconds.of(Access::Write).record(begun.elapsed().as_secs_f64());
+        served.request_seconds.of(Access::Write).record(begun.elapsed().as_secs_f64());
     }
 
     async fn write_one(
         &self,
+        served: &Served,
         grant: &Grant,
         op: &WriteOp<'_>,
         seal: Seal,
@@ -100,13 +89,12 @@ impl DataServer {
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
         // One that has to wait for its turn does so at the connection.
-        let write =
-            self.served.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
+        let write = served.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
         let (mut checksum, mut to) = (sums.of_writes(), write.offset);
         for piece in op.from.iter().flat_map(|buffer| buffer.chunks(STEP)) {
             piece.add_to(&mut checksum);
             {
-                let _serving = self.own_calls.step().ok_or(Refusal::NotReady)?;
+                let _serving = self.step().ok_or(Refusal::NotReady)?;
                 let ended = Fenced::Ended { index: write.range.index };
                 let _held = write.pass.hold().ok_or(ended)?;
                 write.lent.segment.write(to, piece);
@@ -115,38 +103,40 @@ impl DataServer {
             turn.after(piece.len()).await;
         }
         let sealing = (seal == Seal::Yes).then_some(grant);
-        self.served.end_write(&write, sealing, &self.served.counters.shm_bytes_written, &mut None).await?;
+        served.end_write(&write, sealing, &served.counters.shm_bytes_written, &mut None).await?;
         Ok(checksum.finish())
     }
 
-    /// Reads a batch into memory that no device may write to. The answers are as those of [`Self::write_own`].
-    pub(crate) async fn read_own(
+    /// Reads a batch into memory that no device may write to. The answers are as those of [`Self::write`].
+    pub(crate) async fn read(
         &self,
+        served: &Served,
         grant: &SealedGrant,
         ops: &mut [ReadOp<'_>],
         sums: Sums,
         answers: &mut Vec<Option<Checksum>>,
     ) {
         let begun = Instant::now();
-        let Ok(grant) = self.served.open_grant(grant, Access::Read) else {
+        let Ok(grant) = served.open_grant(grant, Access::Read) else {
             return answers.resize(ops.len(), None);
         };
         let mut turn = Turn::default();
         for op in ops {
-            answers.push(self.read_one(&grant, op, sums, &mut turn).await.ok());
+            answers.push(self.read_one(served, &grant, op, sums, &mut turn).await.ok());
         }
-        self.served.request_seconds.of(Access::Read).record(begun.elapsed().as_secs_f64());
+        served.request_seconds.of(Access::Read).record(begun.elapsed().as_secs_f64());
     }
 
     async fn read_one(
         &self,
+        served: &Served,
         grant: &Grant,
         op: &mut ReadOp<'_>,
         sums: Sums,
         turn: &mut Turn,
     ) -> Result<Checksum, Refusal> {
         let len = op.len();
-        let (lent, range, _) = self.served.locate(grant, Op { range: op.range, offset: op.offset, len })?;
+        let (lent, range, _) = served.locate(grant, Op { range: op.range, offset: op.offset, len })?;
         let start = range.offset + op.offset;
         let (mut checksum, mut from) = (sums.of_reads(), start);
         for mut piece in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(STEP)) {
@@ -157,10 +147,10 @@ impl DataServer {
             turn.after(piece.len()).await;
         }
         // After the last byte: see the module, and that of the fence.
-        let _serving = self.own_calls.step().ok_or(Refusal::NotReady)?;
+        let _serving = self.step().ok_or(Refusal::NotReady)?;
         lent.fence.check_read(start..start + len, range.index, grant.expires)?;
-        Counters::add(&self.served.counters.shm_reads, 1);
-        Counters::add(&self.served.counters.shm_bytes_read, len);
+        Counters::add(&served.counters.shm_reads, 1);
+        Counters::add(&served.counters.shm_bytes_read, len);
         Ok(checksum.finish())
     }
 }

@@ -41,7 +41,7 @@ impl Default for Timeouts {
 }
 
 /// The memory that a data server serves, and all that decides on its requests.
-pub(super) struct Served {
+pub(crate) struct Served {
     pub(super) identity: Identity,
     pub(super) key: GrantKey,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.

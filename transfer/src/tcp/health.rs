@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::progress::{Looks, Moved, Watch};
-use super::{Failure, LOOKS, TcpOptions};
+use super::failure::Failure;
+use super::options::TcpOptions;
+use super::progress::{LOOKS, Looks, Moved, Watch};
 
 /// Health of the connections to one address. Once it is given up, every call that has or waits for one of them fails.
 pub(super) struct Health {

@@ -8,20 +8,18 @@ use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::plan::{InArea, Piece};
+use super::plan::Piece;
 use super::progress::{Moved, Progress, Watch, within};
+use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::iovecs::{IoVecs, MAX_PARTS};
 use crate::socket_options;
-use crate::transport::Seal;
 use crate::wire::{
-    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Request, SHARING_SINCE, VERDICT_LEN,
-    VerdictHeader, WireError,
+    self, Ask, HELLO_REPLY_LEN, Hello, HelloReply, Request, VERDICT_LEN, VerdictHeader, WireError,
 };
-use crate::{ReadBuffer, WriteBuffer};
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
-const CACHED: usize = 128 << 10;
+pub(super) const CACHED: usize = 128 << 10;
 /// Size in bytes of the read-ahead buffer. At most this much of a value is copied twice.
 const AHEAD: usize = 4 << 10;
 /// Bytes after which a transfer that never has to wait yields to the caller's other futures and its deadline.
@@ -44,7 +42,7 @@ pub(super) struct Refused {
 
 impl Refused {
     /// A refusal that another attempt would meet as well.
-    fn for_good(reason: String) -> Self {
+    pub(super) fn for_good(reason: String) -> Self {
         Self { busy: false, device: false, other_way: false, reason }
     }
 }
@@ -231,110 +229,8 @@ impl Link {
         Watch::new(self.sender.stream.clone(), self.sender.progress.clone())
     }
 
-    /// Reads `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come.
-    pub(super) async fn read(
-        &mut self,
-        grant: &[u8],
-        pieces: &mut [Piece<ReadBuffer<'_>>],
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
-        if let Err(refused) = self.ask(Ask::Read, grant, pieces).await? {
-            done.extend(pieces.iter().map(|_| Err(refused.clone())));
-            return Ok(());
-        }
-        for piece in pieces {
-            if let Err(refused) = self.receiver.verdict().await? {
-                done.push(Err(refused));
-                continue;
-            }
-            let checksum = self.receiver.receive(piece, self.sums).await?;
-            done.push(self.receiver.verdict().await?.map(|()| checksum));
-        }
-        Ok(())
-    }
-
-    /// Asks whether the bytes of `pieces`, at most [`wire::MAX_OPS`], which were read past the store before, are good, and
-    /// appends the answers to `done` as they come.
-    pub(super) async fn check(
-        &mut self,
-        grant: &[u8],
-        pieces: &[Piece<WriteBuffer<'_>>],
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
-        if self.version < KINDS_SINCE {
-            let reason = "it speaks version 1 of the transfer protocol, which has no checks".to_owned();
-            done.extend(pieces.iter().map(|_| Err(Refused::for_good(reason.clone()))));
-            return Ok(());
-        }
-        if let Err(refused) = self.ask(Ask::Check, grant, pieces).await? {
-            done.extend(pieces.iter().map(|_| Err(refused.clone())));
-            return Ok(());
-        }
-        for _ in pieces {
-            done.push(self.receiver.verdict().await?.map(|()| Checksum::default()));
-        }
-        Ok(())
-    }
-
-    /// Writes `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come. A store of an earlier
-    /// version seals nothing.
-    pub(super) async fn write(
-        &mut self,
-        grant: &[u8],
-        pieces: &[Piece<WriteBuffer<'_>>],
-        seal: Seal,
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
-        let seals = seal == Seal::Yes && self.version >= KINDS_SINCE;
-        let id = self.request(if seals { Ask::WriteAndSeal } else { Ask::Write }, grant, pieces);
-        let out = std::mem::take(&mut self.out);
-        let sent = self.send_payload(&out, pieces).await;
-        self.out = out;
-        let checksums = sent?;
-        if let Err(refused) = self.receiver.reply(id).await? {
-            done.extend(pieces.iter().map(|_| Err(refused.clone())));
-            return Ok(());
-        }
-        for checksum in checksums {
-            done.push(self.receiver.verdict().await?.map(|()| checksum));
-        }
-        Ok(())
-    }
-
-    /// Writes `pieces`, at most [`wire::MAX_OPS`] and [`wire::MAX_FETCHED_BYTES`], which the store copies by itself, and appends
-    /// their outcomes to `done`.
-    pub(super) async fn write_from_areas(
-        &mut self,
-        grant: &[u8],
-        pieces: &[Piece<InArea>],
-        seal: Seal,
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
-        if self.version < SHARING_SINCE {
-            let reason = format!("it speaks version {} of the transfer protocol", self.version);
-            let refused = Refused { other_way: true, ..Refused::for_good(reason) };
-            done.extend(pieces.iter().map(|_| Err(refused.clone())));
-            return Ok(());
-        }
-        let ask = if seal == Seal::Yes { Ask::AreaWriteAndSeal } else { Ask::AreaWrite };
-        let id = self.begin(ask, pieces.len() as u16, grant);
-        for piece in pieces {
-            let InArea { area, at } = piece.buffers[0];
-            AreaOp { op: piece.wire_op(), area, at }.encode(&mut self.out);
-        }
-        self.send_out().await?;
-        if let Err(refused) = self.receiver.reply(id).await? {
-            done.extend(pieces.iter().map(|_| Err(refused.clone())));
-            return Ok(());
-        }
-        for _ in pieces {
-            done.push(self.receiver.verdict().await?.map(|()| Checksum::default()));
-        }
-        Ok(())
-    }
-
     /// Sends a request without payload, and returns the verdict on it as a whole.
-    async fn ask<B>(
+    pub(super) async fn ask<B>(
         &mut self,
         ask: Ask,
         grant: &[u8],
@@ -369,7 +265,7 @@ impl Link {
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
-    fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
+    pub(super) fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
         let id = self.begin(ask, pieces.len() as u16, grant);
         pieces.iter().for_each(|piece| piece.wire_op().encode(&mut self.out));
         id
@@ -382,34 +278,6 @@ impl Link {
         self.out.clear();
         begin(id, ask, ops, grant, &mut self.out);
         id
-    }
-
-    /// Sends the request and the payload of `pieces`, each part right after it was added to the checksum.
-    async fn send_payload(
-        &mut self,
-        request: &[u8],
-        pieces: &[Piece<WriteBuffer<'_>>],
-    ) -> Result<Vec<Checksum>, Broken> {
-        let mut checksums = Vec::with_capacity(pieces.len());
-        let mut batch = IoVecs::default();
-        batch.push(request.into());
-        let mut batched = 0;
-        for piece in pieces {
-            let mut checksum = self.sums.of_writes();
-            for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
-                part.add_to(&mut checksum);
-                batch.push(part);
-                batched += part.len();
-                if batched >= CACHED || batch.len() == MAX_PARTS {
-                    self.sender.send_parts(&mut batch).await?;
-                    batch.clear();
-                    batched = 0;
-                }
-            }
-            checksums.push(checksum.finish());
-        }
-        self.sender.send_parts(&mut batch).await?;
-        Ok(checksums)
     }
 }
 
@@ -429,7 +297,7 @@ impl Sender {
         Ok(())
     }
 
-    async fn send_parts(&mut self, parts: &mut IoVecs<'_>) -> Result<(), Broken> {
+    pub(super) async fn send_parts(&mut self, parts: &mut IoVecs<'_>) -> Result<(), Broken> {
         while !parts.are_sent() {
             match self.stream.try_io(Interest::WRITABLE, || parts.send(self.stream.as_fd())) {
                 Ok(n) => self.moved(n).await,
@@ -477,7 +345,11 @@ impl Receiver {
     }
 
     /// Receives the bytes of one piece into the caller's buffers.
-    async fn receive(&mut self, piece: &mut Piece<ReadBuffer<'_>>, sums: Sums) -> Result<Checksum, Broken> {
+    pub(super) async fn receive(
+        &mut self,
+        piece: &mut Piece<ReadBuffer<'_>>,
+        sums: Sums,
+    ) -> Result<Checksum, Broken> {
         let mut checksum = sums.of_reads();
         // Buffer and offset for the next byte.
         let (mut buffer, mut at) = (0, 0);

@@ -1,13 +1,17 @@
 //! The client's end of TCP transfers.
 
+mod failure;
 mod health;
+mod inline;
 mod link;
+mod options;
 mod pipe;
 mod plan;
 mod pool;
 mod probe;
 mod progress;
 mod rdma;
+mod shared;
 mod ways;
 mod work;
 
@@ -19,9 +23,11 @@ use futures::future::{BoxFuture, join_all};
 use mc_types::{Grant, SealedGrant, SegmentNumber};
 use tokio::time::{Instant, timeout_at};
 
-use self::link::{Broken, ConnectError, Outcome, Refused};
+use self::failure::Failure;
+use self::link::{ConnectError, Outcome, Refused};
+pub use self::options::TcpOptions;
 pub(crate) use self::plan::{InArea, Piece};
-use self::pool::{Pool, Pools, Reuse, Slot};
+use self::pool::{Pool, Pools, Reuse, Slot, TRANSPORT};
 pub use self::rdma::OnRdma;
 use self::rdma::{ByRdma, Places, Prepared};
 use self::work::{Turn, Work};
@@ -33,57 +39,13 @@ use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, Write
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::{HostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
-/// The name of this transport in a store's endpoints.
-const TRANSPORT: &str = "tcp";
-/// Number of looks in the stall timeout: after this many in a row that saw no byte move, it is over.
-const LOOKS: u32 = 4;
 /// Number of ways of RDMA that may fail before the rest of a call goes over TCP.
 const RDMA_FAILURES: u32 = 2;
 /// Longest wait for buffers before a turn goes over TCP.
 const STAGING_WITHIN: Duration = Duration::from_millis(50);
-/// Maximum bytes of a call that shares a connection with others. They are copied once more.
-const SMALL: u64 = 32 << 10;
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
-
-/// Options of the client's connections.
-#[derive(Clone, Copy, Debug)]
-pub struct TcpOptions {
-    /// Maximum number of connections to one store, default 4, beside two that small calls share. More carry more calls at once
-    /// and stripe wider; each costs both ends a socket and its buffers.
-    pub connections_per_peer: usize,
-    /// Longest time for a connect and its hello, default 300 ms.
-    pub connect_timeout: Duration,
-    /// Time after which a store that moves no byte for calls that have connections to it is taken for dead, default 400
-    /// ms; every call that waits for it then fails. A shorter time finds dead stores sooner, a longer one tolerates
-    /// slower ones. The wait for a connection does not count.
-    pub stall_timeout: Duration,
-    /// Size of a stripe, default 4 MiB, at least 1 MiB: a batch uses one connection for each multiple of it. Smaller
-    /// stripes use more connections for smaller objects, and cost more wake-ups.
-    pub stripe_bytes: u64,
-    /// Whether answers have checksums, default all.
-    pub sums: Sums,
-}
-
-impl Default for TcpOptions {
-    fn default() -> Self {
-        Self {
-            connections_per_peer: 4,
-            connect_timeout: Duration::from_millis(300),
-            stall_timeout: Duration::from_millis(400),
-            stripe_bytes: 4 << 20,
-            sums: Sums::All,
-        }
-    }
-}
-
-impl TcpOptions {
-    /// Returns the time between two looks at whether a connection moves bytes.
-    fn look_every(self) -> Duration {
-        (self.stall_timeout / LOOKS).clamp(Duration::from_millis(1), Duration::from_secs(3600))
-    }
-}
 
 /// Transfers over TCP: pooled connections per store, large batches striped over them.
 ///
@@ -616,33 +578,6 @@ impl<'a> Call<'a> {
         }
         tokio::time::sleep_until(again).await;
         true
-    }
-}
-
-/// Reason why an endpoint did not carry the work.
-enum Failure {
-    /// The deadline passed before a connection was free.
-    Queued,
-    /// The deadline passed while bytes were moving.
-    Deadline,
-    /// The store moves no byte.
-    Stalled(String),
-    Connect(ConnectError),
-    /// The connection is unusable.
-    Broken(String),
-    /// RDMA can't carry it, or has failed to.
-    Rdma(String),
-    /// RDMA has failed, and the store may still use the caller's memory: nothing must be repeated from it.
-    Held(String),
-}
-
-impl From<Broken> for Failure {
-    fn from(broken: Broken) -> Self {
-        match broken {
-            Broken::Rdma(why) => Self::Rdma(why),
-            held @ Broken::Held(_) => Self::Held(held.to_string()),
-            broken => Self::Broken(broken.to_string()),
-        }
     }
 }
 

@@ -7,16 +7,21 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
+use super::failure::Failure;
 use super::health::Health;
 use super::link::{ConnectError, Link};
+use super::options::TcpOptions;
 use super::pipe::{Pipe, Place};
 use super::progress::Watch;
 use super::rdma::{ByRdma, PairedLink};
 use super::ways::{RDMA, Target, Ways};
-use super::{Failure, TRANSPORT, TcpOptions, plan, probe};
+use super::{plan, probe};
 use crate::checksum::Sums;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::wire::Hello;
+
+/// The name of this transport in a store's endpoints.
+pub(super) const TRANSPORT: &str = "tcp";
 
 /// The connection pools of a transport, by address.
 pub(super) struct Pools {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::LOOKS;
+/// Number of looks in the stall timeout: after this many in a row that saw no byte move, it is over.
+pub(super) const LOOKS: u32 = 4;
 
 /// Count of bytes sent and received, for another task to read.
 #[derive(Debug, Default)]

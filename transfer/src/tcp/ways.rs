@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::TcpOptions;
+use super::options::TcpOptions;
 use crate::memory::Rdma;
 use crate::report::{PeerTransport, UNTRIED};
 use crate::wire::Hello;

@@ -4,17 +4,20 @@ use std::ops::Range;
 
 use mc_types::{Access, SealedGrant};
 
+use super::failure::Failure;
 use super::link::{Outcome, is_for_now};
 use super::pipe::{Answer, Asked};
 use super::plan::{self, InArea, Piece};
 use super::pool::Pool;
 use super::rdma::{ByRdma, NoPair, PairedLink, Places, Prepared};
-use super::{Failure, SMALL};
 use crate::checksum::{Checksum, Sums};
 use crate::memory::Reached;
 use crate::transport::Seal;
 use crate::wire::{Ask, OP_LEN, Op};
 use crate::{ReadBuffer, WriteBuffer};
+
+/// Maximum bytes of a call that shares a connection with others. They are copied once more.
+const SMALL: u64 = 32 << 10;
 
 /// Pieces that are carried together.
 pub(super) type Turn = Range<usize>;

@@ -4,8 +4,8 @@ mod held;
 
 pub use held::{Counting, most_held};
 
-use crate::shm::{Message, Record};
-use crate::wire::{self, AreaOp, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
+use crate::control::wire::{self, AreaOp, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
+use crate::path::shm::{Message, Record};
 
 /// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
 pub fn frames(data: &[u8]) -> bool {

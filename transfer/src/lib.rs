@@ -10,35 +10,35 @@
 mod authority;
 mod checksum;
 mod choice;
+mod client;
+mod control;
 mod elsewhere;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod iovecs;
 mod memory;
-mod rdma;
+mod path;
 mod report;
 mod server;
-mod shm;
-mod socket_options;
 mod staged;
-mod tcp;
 mod transport;
-mod wire;
 
 pub use authority::Authority;
 pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
+pub use client::{OnShared, ShmTransport, TcpTransport};
+pub use control::client::TcpOptions;
+pub use control::server::{Counters, RequestSeconds, Timeouts};
 pub use fence::fence_limit;
 pub use memory::{
     AllocateError, DeviceError, DeviceReport, HostMemory, LentMemory, LostMemory, NoRdma,
     ParseRdmaDevicesError, ParseRdmaOptionsError, RawBytes, Rdma, RdmaDevices, RdmaOptions, ReadBuffer,
     RegisterError, RegisteredMemory, Segment, WriteBuffer,
 };
+pub use path::rdma::client::OnRdma;
+pub use path::shm::{ParseShmAccessError, ShmAccess, socket_name};
 pub use report::{PeerReport, PeerTransport};
-pub use server::{Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Timeouts, Withdrawn};
-pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
+pub use server::{DataServer, DataServerConfig, Memory, Withdrawn};
 pub use staged::StagedTransport;
-pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

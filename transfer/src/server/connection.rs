@@ -1,12 +1,12 @@
 use std::time::{Duration, Instant};
 
-use super::areas;
-use super::check::{self, Refusal};
-use super::exchange::Exchange;
-use super::rdma::ConnectionPair;
-use super::socket::{Closed, Socket};
 use super::{Counters, DataServer, Timeouts};
-use crate::wire::{self, AreaOp, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request};
+use crate::control::server::{Closed, Exchange, Refusal, Socket, check};
+use crate::control::wire::{
+    self, AreaOp, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request,
+};
+use crate::path::rdma::server::ConnectionPair;
+use crate::path::shm::server::areas;
 
 /// Time without a request after which a connection frees its buffers, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);

@@ -7,9 +7,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::sharing::{close, share};
 use super::{ACCEPT_PAUSE, DataServer};
-use crate::shm::ShmAccess;
+use crate::path::shm::ShmAccess;
+use crate::path::shm::server::{close, share};
 
 /// Maximum number of processes that have the descriptors at the same time; the others use TCP. A store has more descriptors
 /// to spare than that, beside those for data connections.

@@ -1,21 +1,8 @@
 //! The store's end of TCP transfers.
 
-mod areas;
-mod check;
 mod connection;
-mod copies;
-mod counters;
-mod exchange;
-mod inline;
 mod local;
 mod memory;
-mod own;
-mod pace;
-mod past_reads;
-mod rdma;
-mod served;
-mod sharing;
-mod socket;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,21 +15,17 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::areas::AreaTable;
-use self::check::{Identity, Refusal};
 use self::connection::Connection;
-use self::copies::Copiers;
-pub use self::counters::{Counters, RequestSeconds};
 pub use self::memory::Memory;
-use self::own::OwnCalls;
-use self::rdma::Pairs;
-pub use self::served::Timeouts;
-use self::served::{Lent, Served};
-use self::socket::{Closed, Socket};
 use crate::authority::Authority;
+use crate::control::server::{
+    Closed, Counters, Identity, Lent, Refusal, RequestSeconds, Served, Socket, Timeouts,
+};
+use crate::control::socket_options;
 use crate::fence::Budget;
 use crate::memory::{Rdma, Segment};
-use crate::socket_options;
+use crate::path::rdma::server::Pairs;
+use crate::path::shm::server::{AreaTable, Copiers, OwnCalls};
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,28 @@
+use super::link::{Broken, ConnectError};
+
+/// Reason why an endpoint did not carry the work.
+pub(crate) enum Failure {
+    /// The deadline passed before a connection was free.
+    Queued,
+    /// The deadline passed while bytes were moving.
+    Deadline,
+    /// The store moves no byte.
+    Stalled(String),
+    Connect(ConnectError),
+    /// The connection is unusable.
+    Broken(String),
+    /// RDMA can't carry it, or has failed to.
+    Rdma(String),
+    /// RDMA has failed, and the store may still use the caller's memory: nothing must be repeated from it.
+    Held(String),
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Rdma(why) => Self::Rdma(why),
+            held @ Broken::Held(_) => Self::Held(held.to_string()),
+            broken => Self::Broken(broken.to_string()),
+        }
+    }
+}

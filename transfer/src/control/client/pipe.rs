@@ -1,0 +1,247 @@
+//! A connection that small calls share: each sends its request without waiting for the answers to those before.
+//!
+//! As long as a connection is free, a call has one for itself, without copies and without another task. When all are taken, by
+//! large transfers or by many calls, a small call hands its request over to the task here. The requests go out in their order,
+//! many with one system call, and the answers come back in the same order.
+//!
+//! Whatever goes wrong on the connection ends it, and the calls on it get no answer. They repeat their request over connections of
+//! their own, as every request can be repeated. The calls themselves watch whether bytes move on the connection, as they do
+//! on their own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use mc_types::SealedGrant;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::health::Health;
+use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, begin};
+use super::progress::Watch;
+use crate::control::wire::{Ask, Hello, KINDS_SINCE, Op};
+
+/// Maximum number of requests that wait to be sent or for their answer.
+const PLACES: usize = 128;
+/// Bytes that are sent, or received, with one system call.
+const TOGETHER: usize = 64 << 10;
+/// Time before a connection is tried again that could not be made.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The way to the task of a connection. The task ends with this value and all that it gave out, or when the connection breaks.
+pub(crate) struct Pipe {
+    hello: Hello,
+    begun: Instant,
+    calls: mpsc::UnboundedSender<Call>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// None before the connection is made.
+    places: Arc<Semaphore>,
+    /// Set when it is made.
+    watch: OnceLock<Watch>,
+}
+
+/// Place for a request on a connection.
+pub(crate) struct Place {
+    calls: mpsc::UnboundedSender<Call>,
+    shared: Arc<Shared>,
+    permit: OwnedSemaphorePermit,
+}
+
+/// A request.
+pub(crate) struct Asked {
+    pub(crate) ask: Ask,
+    pub(crate) grant: SealedGrant,
+    pub(crate) ops: Vec<Op>,
+    /// The bytes of a write.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The store's answer.
+pub(crate) struct Answer {
+    /// To each operation.
+    pub(crate) verdicts: Vec<Result<(), Refused>>,
+    /// The bytes of all operations, if it was a read; unspecified for those that were refused.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A request, and who waits for the answer.
+struct Call {
+    asked: Asked,
+    to: oneshot::Sender<Answer>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Requests that were sent, with their ids.
+#[derive(Default)]
+struct InFlight {
+    calls: Mutex<VecDeque<(u64, Call)>>,
+    /// Told when there is one more.
+    more: Notify,
+}
+
+impl Pipe {
+    /// Starts the task.
+    fn new(health: Arc<Health>, hello: Hello) -> Self {
+        let (calls, asked) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared { places: Arc::new(Semaphore::new(0)), watch: OnceLock::new() });
+        let of_task = shared.clone();
+        tokio::spawn(async move {
+            let served = serve(&health, hello, asked, &of_task);
+            if let Some(why) = health.given_up.run_until_cancelled(served).await {
+                tracing::debug!(address = health.address, why, "no connection for small calls any more");
+            }
+            of_task.places.close();
+        });
+        Self { hello, begun: Instant::now(), calls, shared }
+    }
+
+    /// Returns the pipe in `kept` for the memory that `hello` names, or a new one. There is none while that is of other memory, and
+    /// for a while after it could not be connected.
+    pub(crate) fn get<'a>(
+        kept: &'a mut Option<Self>,
+        health: &Arc<Health>,
+        hello: Hello,
+    ) -> Option<&'a Self> {
+        let ended = |pipe: &mut Self| {
+            let is_open = pipe.shared.watch.get().is_some();
+            pipe.calls.is_closed() && (is_open || pipe.begun.elapsed() >= AGAIN)
+        };
+        kept.take_if(ended);
+        Some(&*kept.get_or_insert_with(|| Self::new(health.clone(), hello)))
+            .filter(|pipe| pipe.hello == hello && !pipe.calls.is_closed())
+    }
+
+    /// Waits for a place on the connection, also while it is being made; `None` if it breaks.
+    pub(crate) fn place(&self) -> impl Future<Output = Option<Place>> + use<> {
+        let (calls, shared) = (self.calls.clone(), self.shared.clone());
+        async move {
+            let permit = shared.places.clone().acquire_owned().await.ok()?;
+            Some(Place { calls, shared, permit })
+        }
+    }
+}
+
+impl Place {
+    /// Looks at the connection.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        self.shared.watch.get().map(Watch::again)
+    }
+
+    /// Sends a request, and waits for the answer; `None` if the connection breaks.
+    pub(crate) async fn ask(self, asked: Asked) -> Option<Answer> {
+        let Self { calls, permit, .. } = self;
+        let (to, answer) = oneshot::channel();
+        calls.send(Call { asked, to, _permit: permit }).ok()?;
+        tokio::select! {
+            biased;
+            answer = answer => answer.ok(),
+            // Also for a call that was handed over when the task had just ended.
+            () = calls.closed() => None,
+        }
+    }
+}
+
+/// Connects, and carries requests until the connection breaks or nobody can ask any more; returns why.
+async fn serve(
+    health: &Health,
+    hello: Hello,
+    mut asked: mpsc::UnboundedReceiver<Call>,
+    shared: &Shared,
+) -> String {
+    let options = health.options;
+    let made = Link::connect(&health.address, hello, options.connect_timeout, &health.moved, options.sums);
+    let mut link = match made.await {
+        Ok(link) => link,
+        Err(ConnectError::Failed(why) | ConnectError::TooLong(why)) => return why,
+        Err(ConnectError::Refused(refused)) => return refused.reason,
+    };
+    if link.version() < KINDS_SINCE {
+        return format!("the store speaks version {} of the transfer protocol", link.version());
+    }
+    link.receiver.read_ahead(TOGETHER);
+    // It was not set before.
+    let _ = shared.watch.set(link.watch());
+    shared.places.add_permits(PLACES);
+    let in_flight = InFlight::default();
+    tokio::select! {
+        ended = send_all(&mut link.sender, &mut asked, &in_flight) => match ended {
+            Ok(()) => "nobody uses it".to_owned(),
+            Err(broken) => broken.to_string(),
+        },
+        broken = receive_all(&mut link.receiver, &in_flight) => broken.to_string(),
+    }
+}
+
+/// Sends requests until nobody can ask any more.
+async fn send_all(
+    sender: &mut Sender,
+    asked: &mut mpsc::UnboundedReceiver<Call>,
+    in_flight: &InFlight,
+) -> Result<(), Broken> {
+    let (mut out, mut next_id) = (Vec::new(), 1_u64);
+    while let Some(first) = asked.recv().await {
+        let mut next = Some(first);
+        while let Some(mut call) = next.take() {
+            // A call that is over asks for nothing.
+            if !call.to.is_closed() {
+                let Asked { ask, grant, ops, payload } = &mut call.asked;
+                begin(next_id, *ask, ops.len() as u16, grant, &mut out);
+                ops.iter().for_each(|op| op.encode(&mut out));
+                out.append(payload);
+                // Before its first byte is sent, because the answer is expected from then on.
+                in_flight.calls.lock().push_back((next_id, call));
+                next_id += 1;
+            }
+            next = if out.len() < TOGETHER { asked.try_recv().ok() } else { None };
+        }
+        in_flight.more.notify_one();
+        sender.send(&out).await?;
+        out.clear();
+    }
+    Ok(())
+}
+
+/// Receives answers until the connection breaks.
+async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
+    loop {
+        let next = in_flight.calls.lock().pop_front();
+        let Some((id, call)) = next else {
+            tokio::select! {
+                biased;
+                () = in_flight.more.notified() => continue,
+                // Nothing is expected.
+                () = receiver.unexpected() => return Broken::Closed,
+            }
+        };
+        let Call { asked, to, .. } = call;
+        match receive(receiver, id, &asked).await {
+            // The call may be over.
+            Ok(answer) => drop(to.send(answer)),
+            Err(broken) => return broken,
+        }
+    }
+}
+
+async fn receive(receiver: &mut Receiver, id: u64, asked: &Asked) -> Result<Answer, Broken> {
+    let (ops, reads) = (&asked.ops, asked.ask == Ask::Read);
+    let whole = receiver.reply(id).await?;
+    let bytes = if reads && whole.is_ok() { ops.iter().map(|op| op.len).sum::<u64>() as usize } else { 0 };
+    let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(ops.len()), vec![0; bytes], 0);
+    for Op { len, .. } in ops {
+        let mut verdict = whole.clone();
+        if verdict.is_ok() {
+            verdict = receiver.verdict().await?;
+        }
+        if reads && verdict.is_ok() {
+            receiver.read_exact(&mut payload[at..at + *len as usize]).await?;
+            verdict = receiver.verdict().await?;
+        }
+        at += *len as usize;
+        verdicts.push(verdict);
+    }
+    Ok(Answer { verdicts, payload })
+}

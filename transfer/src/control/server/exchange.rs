@@ -1,0 +1,131 @@
+//! One request after the other on a connection: its verdicts, and the admission and end of its writes.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+
+use mc_types::Grant;
+
+use super::check::Refusal;
+use super::counters::Counters;
+use super::served::{Incoming, Served};
+use super::socket::{Closed, Socket};
+use crate::control::wire::{self, Op};
+use crate::fence::Fenced;
+
+/// A client's connection, and the answer to its present request.
+pub(crate) struct Exchange<'a> {
+    pub(crate) served: &'a Served,
+    pub(crate) socket: Socket,
+    /// Protocol version that both ends speak.
+    pub(crate) version: u16,
+    /// End of the present request's waits for the fence. They are few, and short in all.
+    pub(crate) patience: Option<tokio::time::Instant>,
+    /// Protocol bytes not sent yet.
+    pub(crate) out: Vec<u8>,
+}
+
+/// A write that was admitted.
+pub(crate) struct Fetched {
+    pub(crate) write: Incoming,
+    /// Whether it has lost its pass, so that not all of its bytes have come.
+    pub(crate) lost: bool,
+}
+
+impl<'a> Exchange<'a> {
+    pub(crate) fn new(served: &'a Served, socket: Socket) -> Self {
+        Self { served, socket, version: 0, patience: None, out: Vec::new() }
+    }
+
+    pub(crate) fn verdict(&mut self, verdict: Result<(), Refusal>) {
+        match verdict {
+            Ok(()) => wire::put_verdict(&mut self.out, Ok(())),
+            Err(refusal) => {
+                Counters::add(&self.served.counters.refusals, 1);
+                wire::put_verdict(&mut self.out, Err((refusal.status(), &refusal.to_string())));
+            }
+        }
+    }
+
+    pub(crate) async fn flush(&mut self, more: bool) -> Result<(), Closed> {
+        self.socket.send(&self.out, more).await?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Admits each write, and waits for those that have to.
+    pub(crate) async fn admit_all(
+        &mut self,
+        grant: &Grant,
+        ops: impl Iterator<Item = Op>,
+    ) -> Vec<Result<Fetched, Refusal>> {
+        let mut writes = Vec::new();
+        for op in ops {
+            let write = match self.served.admit_write(grant, op) {
+                Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
+                    self.served.admit_later(grant, op, &mut self.patience).await
+                }
+                answer => answer,
+            };
+            writes.push(write.map(|write| Fetched { write, lost: false }));
+        }
+        writes
+    }
+
+    /// Answers writes whose bytes are there, after it has sealed their ranges. A range may be written by several operations,
+    /// and is sealed only when none of them is refused. Counts their bytes in `bytes`.
+    pub(crate) async fn end_writes(
+        &mut self,
+        sealing: Option<&Grant>,
+        ranges: impl Iterator<Item = u32>,
+        writes: Vec<Result<Fetched, Refusal>>,
+        bytes: &AtomicU64,
+    ) {
+        let ranges: Vec<u32> = ranges.collect();
+        let (mut outcomes, mut refused) = (Vec::with_capacity(writes.len()), HashMap::new());
+        for (write, range) in writes.into_iter().zip(&ranges) {
+            let outcome = match write {
+                Ok(Fetched { write, lost: false }) => Ok(Some(write)),
+                Ok(Fetched { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
+                // A range is sealed only once its bytes are there: as over TCP.
+                Err(Refusal::Fenced(Fenced::Sealed { .. })) if sealing.is_some() => Ok(None),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = &outcome {
+                refused.insert(*range, refusal.clone());
+            }
+            outcomes.push(outcome);
+        }
+        for (outcome, range) in outcomes.into_iter().zip(ranges) {
+            let verdict = match (outcome, refused.get(&range)) {
+                (_, Some(refusal)) => Err(refusal.clone()),
+                (Ok(Some(write)), None) => {
+                    self.served.end_write(&write, sealing, bytes, &mut self.patience).await
+                }
+                // The same write has brought the bytes over another connection, and sealed them.
+                (Ok(None) | Err(_), None) => Ok(()),
+            };
+            self.verdict(verdict);
+        }
+    }
+
+    /// Says whether a write that has lost its pass was done over another connection, whose answer may be lost: then sealing it
+    /// again succeeds. Everything else that ends a write has taken the range from it.
+    pub(crate) async fn end_lost(
+        &mut self,
+        write: &Incoming,
+        sealing: Option<&Grant>,
+    ) -> Result<(), Refusal> {
+        let ended = Err(Fenced::Ended { index: write.range.index }.into());
+        let Some(grant) = sealing else { return ended };
+        match self.served.seal(write, grant, &mut self.patience).await {
+            Ok(()) => Ok(()),
+            Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
+            Err(_) => ended,
+        }
+    }
+
+    /// Answers every one of `count` operations with the same refusal.
+    pub(crate) fn refuse_all(&mut self, count: usize, refusal: &Refusal) {
+        (0..count).for_each(|_| self.verdict(Err(refusal.clone())));
+    }
+}

@@ -1,0 +1,229 @@
+//! The memory that a store serves, and who is let at it: every path asks here before it touches a byte.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use mc_types::{Access, Grant, GrantKey, GrantedRange, SegmentNumber};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::check::{self, Identity, Refusal};
+use super::counters::{Counters, RequestSeconds};
+use crate::authority::{Authority, Times};
+use crate::control::wire::Op;
+use crate::fence::{Budget, Fence, Fenced, WritePass};
+use crate::memory::{Segment, Stamps};
+use crate::transport::Peer;
+
+/// Longest waits of the server for a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Longest wait for a byte in the middle of a message, and of all such waits in it, beside the time for its bytes at 64 KiB
+    /// a second. A longer time tolerates slower peers; a shorter one frees sooner the resources that dead peers hold.
+    pub stall: Duration,
+    /// Longest wait between two requests. The client notices that the connection was closed and makes a new one.
+    pub idle: Duration,
+    /// Longest wait of a write for memory to remember it. After it the store refuses the write and tells the client to
+    /// try again. It must be well below the clients' stall timeout.
+    pub room: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            stall: Duration::from_secs(10),
+            idle: Duration::from_secs(300),
+            room: Duration::from_millis(200),
+        }
+    }
+}
+
+/// The memory that a data server serves, and all that decides on its requests.
+pub(crate) struct Served {
+    pub(crate) identity: Identity,
+    pub(crate) key: GrantKey,
+    /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
+    pub(crate) lent: ArcSwap<Vec<Arc<Lent>>>,
+    /// Told when it was replaced.
+    pub(crate) relent: watch::Sender<()>,
+    pub(crate) grant_lifetime: Duration,
+    pub(crate) fence_budget: Arc<Budget>,
+    pub(crate) authority: Arc<Authority>,
+    /// Told when a network card has left a range that it moved bytes of.
+    pub(crate) transfer_ended: Arc<Notify>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) counters: Counters,
+    pub(crate) request_seconds: RequestSeconds,
+}
+
+/// A segment and its fence.
+pub(crate) struct Lent {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) fence: Fence,
+    /// For readers of this host: of the writes that the fence admits.
+    pub(crate) stamps: Option<Arc<Stamps>>,
+}
+
+/// A write whose bytes are about to come in: their place, and the pass.
+pub(crate) struct Incoming {
+    pub(crate) lent: Arc<Lent>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) pass: WritePass,
+    /// The granted range, with the log index of its allocation.
+    pub(crate) range: GrantedRange,
+    /// Time of its admission.
+    pub(crate) times: Times,
+}
+
+impl Incoming {
+    /// Seals all of its granted range. The record keeps the time of its admission: each grant that the seal must refuse
+    /// was made before that.
+    pub(crate) fn seal(&self, grant: &Grant) -> Result<(), Fenced> {
+        let GrantedRange { offset, len, index, .. } = self.range;
+        self.lent.fence.seal(offset..offset + len, index, grant.expires, self.times)
+    }
+}
+
+impl Served {
+    /// Serves a further segment.
+    pub(crate) fn lend(&self, segment: Arc<Segment>) {
+        let stamps = segment.new_stamps();
+        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone());
+        let lent = Arc::new(Lent { segment, fence, stamps });
+        self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
+        self.relent.send_replace(());
+    }
+
+    /// Stops serving a segment: later operations on it are refused, and those under way end as they would. Returns what is
+    /// left of it, for the caller to drop.
+    pub(crate) fn withdraw(&self, number: SegmentNumber) -> Option<Arc<Lent>> {
+        let is_it = |lent: &Arc<Lent>| lent.segment.number() == number;
+        let before = self.lent.rcu(|all| all.iter().filter(|lent| !is_it(lent)).cloned().collect::<Vec<_>>());
+        self.relent.send_replace(());
+        before.iter().find(|lent| is_it(lent)).cloned()
+    }
+
+    /// Whether it serves this memory.
+    pub(crate) fn is_of(&self, peer: &Peer) -> bool {
+        (self.identity.store, self.identity.epoch) == (peer.store, peer.epoch)
+    }
+
+    /// Opens a grant, and checks that it permits `access` to this store's memory now.
+    pub(crate) fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
+        let grant = Grant::open(sealed, &self.key)?;
+        check::check_grant(self.identity, self.authority.times(), &grant, access)?;
+        Ok(grant)
+    }
+
+    /// Finds the memory of `op`, and checks it against the grant and the segment, but not yet against the fence.
+    ///
+    /// The time is checked for each operation, because the ones before may have taken long: right before its bytes, or
+    /// those of a few small ones before it, come in. The fence ends an operation that takes longer.
+    pub(crate) fn locate(&self, grant: &Grant, op: Op) -> Result<(Arc<Lent>, GrantedRange, Times), Refusal> {
+        let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
+        let range = check::check_op(grant, op)?;
+        let here = |lent: &&Arc<Lent>| {
+            lent.segment.number() == range.segment && lent.segment.contains(range.offset, range.len)
+        };
+        let GrantedRange { segment, offset, len, .. } = range;
+        let all = self.lent.load();
+        let lent = all.iter().find(here).ok_or(Refusal::OutsideMemory { segment, offset, len })?;
+        Ok((lent.clone(), range, times))
+    }
+
+    /// Registers a write of all of `op`'s range, and returns the place of its bytes.
+    pub(crate) fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming, Refusal> {
+        let (lent, range, times) = self.locate(grant, op)?;
+        let granted = range.offset..range.offset + range.len;
+        let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
+        let offset = range.offset + op.offset;
+        // Those of this operation only: a reader looks at the stamps of what it has copied.
+        if let Some(stamps) = &lent.stamps {
+            stamps.stamp(&(offset..offset + op.len), range.index);
+        }
+        Ok(Incoming { lent, offset, len: op.len, pass, range, times })
+    }
+
+    /// [`Self::admit_write`] for a write that has to wait: for room, which comes only when a master says the time, or for a
+    /// network card to leave the range. It waits until `until`, which the first wait of a request sets.
+    pub(crate) async fn admit_later(
+        &self,
+        grant: &Grant,
+        op: Op,
+        until: &mut Option<Instant>,
+    ) -> Result<Incoming, Refusal> {
+        let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
+        let mut counted = false;
+        loop {
+            // Created before the attempt, so that nothing is missed in between.
+            let (learned, ended) = (self.authority.learned(), self.transfer_ended.notified());
+            let fenced = match self.admit_write(grant, op) {
+                Err(Refusal::Fenced(fenced @ (Fenced::Full | Fenced::InTransfer))) => fenced,
+                answer => return answer,
+            };
+            if fenced == Fenced::Full {
+                if !std::mem::replace(&mut counted, true) {
+                    Counters::add(&self.counters.waits, 1);
+                }
+                if self.forget() {
+                    // Each turn searches other records, so this ends.
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = learned => {}
+                () = ended => {}
+                () = tokio::time::sleep_until(until) => return Err(fenced.into()),
+            }
+        }
+    }
+
+    /// Counts a write whose bytes are there in `bytes`, and seals its range if there is a grant for that.
+    pub(crate) async fn end_write(
+        &self,
+        write: &Incoming,
+        sealing: Option<&Grant>,
+        bytes: &AtomicU64,
+        until: &mut Option<Instant>,
+    ) -> Result<(), Refusal> {
+        Counters::add(&self.counters.writes, 1);
+        Counters::add(bytes, write.len);
+        match sealing {
+            Some(grant) => Ok(self.seal(write, grant, until).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Seals the range of a write. Waits for a network card to leave it, which moves bytes of the same put that were asked
+    /// for over another connection; until `until`, as above.
+    pub(crate) async fn seal(
+        &self,
+        write: &Incoming,
+        grant: &Grant,
+        until: &mut Option<Instant>,
+    ) -> Result<(), Fenced> {
+        loop {
+            // Created before the attempt, as above.
+            let ended = self.transfer_ended.notified();
+            match write.seal(grant) {
+                Err(Fenced::InTransfer) => {}
+                answer => return answer,
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
+            if tokio::time::timeout_at(until, ended).await.is_err() {
+                return Err(Fenced::InTransfer);
+            }
+        }
+    }
+
+    /// Forgets some of the writes that may be forgotten; returns whether there are more.
+    fn forget(&self) -> bool {
+        let Some(times) = self.authority.times() else { return false };
+        // One fence after the other: a waiting write comes back for the rest.
+        self.lent.load().iter().any(|lent| lent.fence.forget(times))
+    }
+}

@@ -1,0 +1,385 @@
+//! Requests whose bytes go by RDMA. See [`crate::path::rdma`].
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mc_types::Grant;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::end::{Direction, Failed, Part, StoreEnd};
+use crate::control::server::{Closed, Counters, Exchange, Fetched, Incoming, Lent, Refusal, Served, Socket};
+use crate::control::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
+use crate::elsewhere::Elsewhere;
+use crate::fence::CutOff;
+use crate::memory::{NoRdma, Rdma};
+
+/// Longest wait for the place of an idle pair: less than a client's patience.
+const PAIR_WITHIN: Duration = Duration::from_millis(100);
+
+/// The queue pairs of a store.
+pub(crate) struct Pairs {
+    /// Devices to make them with.
+    rdma: Option<Arc<Rdma>>,
+    /// Connections that may still get one beside them.
+    places: Arc<Semaphore>,
+    /// Wakes the connection with a pair that has been idle for the longest time when another one gets none.
+    wanted: Notify,
+}
+
+/// A queue pair.
+struct Pair {
+    end: StoreEnd,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The queue pair beside a connection, if it has one.
+pub(crate) struct ConnectionPair<'a> {
+    pairs: &'a Pairs,
+    pair: Option<Elsewhere<Pair>>,
+}
+
+/// A read that the fence has admitted.
+struct Reading {
+    lent: Arc<Lent>,
+    bytes: Range<u64>,
+    index: u64,
+}
+
+/// Reports of progress to a client, before the reply to its request.
+struct Reports<'a> {
+    socket: &'a Socket,
+    /// Whether the client knows them.
+    are_known: bool,
+    /// Bytes of the last one that were sent; 0 if that is all of it.
+    sent: AtomicUsize,
+}
+
+impl<'a> Reports<'a> {
+    fn new(exchange: &'a Exchange<'_>) -> Self {
+        let are_known = exchange.version >= PROGRESS_SINCE;
+        Self { socket: &exchange.socket, are_known, sent: AtomicUsize::new(0) }
+    }
+
+    /// Sends one, unless the connection takes no bytes: then the client hears of the store anyway.
+    fn send(&self) {
+        if self.are_known {
+            let sent = self.sent.load(Ordering::Relaxed);
+            let now = self.socket.try_send(&PROGRESS[sent..]);
+            self.sent.store((sent + now) % PROGRESS.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the rest of one that was sent in part.
+    fn rest(self) -> impl Iterator<Item = u8> + use<> {
+        let sent = self.sent.into_inner();
+        let rest = if sent == 0 { 0 } else { PROGRESS.len() - sent };
+        PROGRESS.into_iter().take(rest)
+    }
+}
+
+impl Pairs {
+    /// Makes at most `max` pairs at a time, with the devices of `rdma`.
+    pub(crate) fn new(rdma: Option<Arc<Rdma>>, max: usize) -> Self {
+        let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+        Self { rdma, places, wanted: Notify::new() }
+    }
+
+    /// Makes a queue pair for a client's.
+    async fn make(&self, served: &Served, theirs: End) -> Result<(Elsewhere<Pair>, End), Refusal> {
+        let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
+        let place = match self.places.clone().try_acquire_owned() {
+            Ok(place) => Ok(place),
+            Err(_) => {
+                // The pair that has been idle for the longest time goes, with its connection.
+                self.wanted.notify_one();
+                let place = tokio::time::timeout(PAIR_WITHIN, self.places.clone().acquire_owned()).await;
+                place.map_err(|_| ()).and_then(|place| place.map_err(drop))
+            }
+        };
+        let place = place.map_err(|()| Refusal::Device("too many clients have a queue pair".to_owned()))?;
+        // Some drivers look up where the client is, and wait for an answer.
+        let segments: Vec<_> = served.lent.load().iter().map(|lent| lent.segment.clone()).collect();
+        let made =
+            tokio::task::spawn_blocking(move || StoreEnd::new(rdma.devices(), &segments, &theirs)).await;
+        let made = made.unwrap_or_else(|failed| Err(NoRdma(failed.to_string())));
+        let (end, ours) = made.map_err(|NoRdma(why)| Refusal::Device(why))?;
+        Counters::add(&served.counters.rdma_pairs, 1);
+        Ok((Elsewhere::new(Pair { end, _place: place }), ours))
+    }
+}
+
+/// Finds the bytes of a read and checks it, and adds it to `parts`.
+fn begin_read(
+    served: &Served,
+    grant: &Grant,
+    read: RdmaOp,
+    end: &StoreEnd,
+    parts: &mut Vec<Part>,
+) -> Result<Reading, Refusal> {
+    let (lent, range, _) = served.locate(grant, read.op)?;
+    let start = range.offset + read.op.offset;
+    let bytes = start..start + read.op.len;
+    lent.fence.check_read(bytes.clone(), range.index, grant.expires)?;
+    add_parts(end, &lent, (start, read.op.len), &read, parts)?;
+    Ok(Reading { lent, bytes, index: range.index })
+}
+
+/// Adds a range to the `parts` for the card.
+fn add_parts(
+    end: &StoreEnd,
+    lent: &Lent,
+    place: (u64, u64),
+    op: &RdmaOp,
+    parts: &mut Vec<Part>,
+) -> Result<(), Refusal> {
+    let added = end.add_parts(&lent.segment, place, (op.address, op.key), parts);
+    added.map_err(|NoRdma(why)| Refusal::OtherWay(why))
+}
+
+impl<'a> ConnectionPair<'a> {
+    pub(crate) fn new(pairs: &'a Pairs) -> Self {
+        Self { pairs, pair: None }
+    }
+
+    pub(crate) fn is_made(&self) -> bool {
+        self.pair.is_some()
+    }
+
+    /// Returns when another connection wants a queue pair and there is still none.
+    pub(crate) async fn wanted(&self) {
+        loop {
+            self.pairs.wanted.notified().await;
+            if self.pairs.places.available_permits() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Makes the queue pair beside this connection. One that is there is replaced.
+    pub(crate) async fn make(&mut self, exchange: &mut Exchange<'_>, end: &[u8]) {
+        self.pair = None;
+        let made = match end.first_chunk::<END_LEN>() {
+            Some(end) => self.pairs.make(exchange.served, End::decode(end)).await,
+            None => Err(Refusal::Device("the request names no end".to_owned())),
+        };
+        match made {
+            Ok((pair, ours)) => {
+                self.pair = Some(pair);
+                exchange.verdict(Ok(()));
+                ours.encode(&mut exchange.out);
+            }
+            Err(refusal) => {
+                tracing::debug!(%refusal, "a client gets no queue pair");
+                exchange.verdict(Err(refusal));
+            }
+        }
+    }
+
+    /// Writes to the client's memory. The message `id` follows the bytes.
+    pub(crate) async fn reads(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        grant: &Grant,
+        ops: &[u8],
+        id: u64,
+    ) -> Result<(), Closed> {
+        // It comes back if all goes well.
+        let Some(pair) = self.pair.take() else {
+            exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
+            return Ok(());
+        };
+        let (mut parts, mut reads, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for op in RdmaOp::decode_all(ops) {
+            let read = begin_read(exchange.served, grant, op, &pair.end, &mut parts);
+            if let Err(refusal @ Refusal::OtherWay(_)) = read {
+                self.pair = Some(pair);
+                exchange.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
+                return Ok(());
+            }
+            kept.extend(read.as_ref().ok().map(|read| read.lent.clone()));
+            reads.push(read);
+        }
+        self.carry_to_client(exchange, pair, &parts, kept, (ops, id)).await?;
+        for read in reads {
+            // The second half of the seqlock, after the card has read the last byte.
+            let good = read.and_then(|Reading { lent, bytes, index }| {
+                lent.fence.check_read(bytes.clone(), index, grant.expires)?;
+                Ok(bytes.end - bytes.start)
+            });
+            if let Ok(len) = good {
+                Counters::add(&exchange.served.counters.reads, 1);
+                Counters::add(&exchange.served.counters.rdma_bytes_read, len);
+            }
+            exchange.verdict(good.map(drop));
+        }
+        Ok(())
+    }
+
+    /// Tries the queue pair: writes bytes of no object to the client's memory. The message `id` follows them.
+    pub(crate) async fn probe(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        ops: &[u8],
+        id: u64,
+    ) -> Result<(), Closed> {
+        let count = RdmaOp::decode_all(ops).count();
+        let Some(pair) = self.pair.take() else {
+            exchange.refuse_all(count, &no_pair());
+            return Ok(());
+        };
+        let part = |op: RdmaOp| pair.end.probe_part(op.op.len, (op.address, op.key));
+        let parts: Vec<Part> = RdmaOp::decode_all(ops).map(part).collect();
+        self.carry_to_client(exchange, pair, &parts, (), (ops, id)).await?;
+        (0..count).for_each(|_| exchange.verdict(Ok(())));
+        Ok(())
+    }
+
+    /// Writes the parts to the client's memory. The message `id` follows the bytes, and the pair comes back if all goes well.
+    async fn carry_to_client<K>(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        mut pair: Elsewhere<Pair>,
+        parts: &[Part],
+        kept: K,
+        (ops, id): (&[u8], u64),
+    ) -> Result<(), Closed> {
+        // A read holds no pass, so nobody orders this.
+        let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
+        let (gone, reports) = (exchange.socket.gone(), Reports::new(exchange));
+        let waits = (exchange.served.timeouts.stall, || reports.send());
+        let carried =
+            pair.end.carry(Direction::ToClient(id as u32), parts, kept, &cut_off, gone, waits).await;
+        let rest = reports.rest();
+        exchange.out.splice(0..0, rest);
+        match carried {
+            Ok(()) => {
+                self.pair = Some(pair);
+                Ok(())
+            }
+            Err(Failed::Device(why)) => failed(exchange, ops, why),
+            Err(Failed::Gone | Failed::CutOff) => Err(Closed::ByPeer),
+        }
+    }
+
+    /// Reads from the client's memory.
+    pub(crate) async fn writes(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        grant: &Grant,
+        ops: &[u8],
+        seal: bool,
+    ) -> Result<(), Closed> {
+        // It comes back if all goes well.
+        let Some(mut pair) = self.pair.take() else {
+            exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
+            return Ok(());
+        };
+        // All are admitted before the card gets a hold on any, because others wait for those holds.
+        let mut writes = exchange.admit_all(grant, RdmaOp::decode_all(ops).map(|op| op.op)).await;
+        let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
+        let (mut parts, mut kept) = (Vec::new(), Vec::new());
+        for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
+            let Ok(Fetched { write: Incoming { lent, offset, len, pass, .. }, lost }) = write else {
+                continue;
+            };
+            let Some(hold) = pass.hold_for_device(&cut_off) else {
+                *lost = true;
+                continue;
+            };
+            kept.push((hold, lent.clone()));
+            if let Err(refusal) = add_parts(&pair.end, lent, (*offset, *len), &op, &mut parts) {
+                self.pair = Some(pair);
+                exchange.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
+                return Ok(());
+            }
+        }
+        let (gone, reports) = (exchange.socket.gone(), Reports::new(exchange));
+        let waits = (exchange.served.timeouts.stall, || reports.send());
+        let carried = pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, waits).await;
+        let rest = reports.rest();
+        exchange.out.splice(0..0, rest);
+        match carried {
+            Ok(()) => {
+                self.pair = Some(pair);
+                let ranges = RdmaOp::decode_all(ops).map(|op| op.op.range);
+                let bytes = &exchange.served.counters.rdma_bytes_written;
+                exchange.end_writes(seal.then_some(grant), ranges, writes, bytes).await;
+                Ok(())
+            }
+            Err(Failed::CutOff) => {
+                end_cut_off(exchange, grant, writes, seal).await;
+                Err(Closed::Rdma)
+            }
+            Err(Failed::Gone) => Err(Closed::ByPeer),
+            Err(Failed::Device(why)) => failed(exchange, ops, why),
+        }
+    }
+}
+
+/// Answers writes of which the bytes of none may be there.
+async fn end_cut_off(
+    exchange: &mut Exchange<'_>,
+    grant: &Grant,
+    writes: Vec<Result<Fetched, Refusal>>,
+    seal: bool,
+) {
+    for write in writes {
+        let verdict = match write {
+            Err(refusal) => Err(refusal),
+            // Others of the batch have nothing to do with it, and come again.
+            Ok(Fetched { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
+            Ok(Fetched { write, .. }) => exchange.end_lost(&write, seal.then_some(grant)).await,
+        };
+        exchange.verdict(verdict);
+    }
+}
+
+/// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
+fn failed(exchange: &mut Exchange<'_>, ops: &[u8], why: String) -> Result<(), Closed> {
+    Counters::add(&exchange.served.counters.rdma_failures, 1);
+    tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
+    exchange.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
+    Err(Closed::Rdma)
+}
+
+fn no_pair() -> Refusal {
+    Refusal::Device("the connection has no queue pair".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// A client's end of a connection and the store's.
+    async fn connected() -> (tokio::net::TcpStream, Socket) {
+        let listener = mc_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = mc_net::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
+        (client, Socket::new(stream, Duration::from_secs(10)))
+    }
+
+    #[tokio::test]
+    async fn a_report_reaches_a_client_that_knows_it_and_no_other() {
+        let (mut client, socket) = connected().await;
+        for are_known in [false, true] {
+            let reports = Reports { socket: &socket, are_known, sent: AtomicUsize::new(0) };
+            reports.send();
+            assert_eq!(reports.rest().count(), 0, "the client has taken what there was");
+        }
+        drop(socket);
+        let mut sent = Vec::new();
+        client.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent, PROGRESS);
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_a_report_that_was_sent_in_part_goes_before_the_reply() {
+        let (_client, socket) = connected().await;
+        let reports = Reports { socket: &socket, are_known: true, sent: AtomicUsize::new(3) };
+        assert_eq!(reports.rest().count(), PROGRESS.len() - 3);
+    }
+}

@@ -1,0 +1,10 @@
+//! The client's end of shared memory.
+
+mod bounce;
+mod connect;
+mod requests;
+mod session;
+
+pub(crate) use self::bounce::{BOUNCE, BounceBuffer, BounceBuffers};
+pub(crate) use self::connect::connect;
+pub(crate) use self::session::{Found, Session};

@@ -1,0 +1,4 @@
+//! Bytes on the connection itself.
+
+mod client;
+mod server;

@@ -11,12 +11,12 @@ use tokio::sync::futures::Notified;
 #[derive(Debug)]
 pub struct Authority {
     clock: Clock,
-    heard: RwLock<Option<Heard>>,
+    heard: RwLock<Option<LastAuthorityContact>>,
     learned: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastAuthorityContact {
     cluster: ClusterId,
     time: ClusterTime,
     /// Local time at which it was heard.
@@ -49,7 +49,7 @@ impl Authority {
         let at = self.clock.now();
         let mut heard = self.heard.write();
         let time = heard.filter(|old| old.cluster == cluster).map_or(now, |old| old.time.max(now));
-        *heard = Some(Heard { cluster, time, at });
+        *heard = Some(LastAuthorityContact { cluster, time, at });
         drop(heard);
         self.learned.notify_waiters();
     }

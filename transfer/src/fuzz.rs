@@ -4,7 +4,9 @@ mod held;
 
 pub use held::{Counting, most_held};
 
-use crate::control::wire::{self, AreaOp, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
+use crate::control::wire::{
+    self, AreaOp, End, Hello, HelloReply, Op, RdmaOp, Request, RequestKind, VerdictHeader,
+};
 use crate::path::shm::{Message, Record};
 
 /// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
@@ -47,15 +49,16 @@ fn request(frame: &[u8]) -> bool {
     request.encode(&mut again);
     assert_eq!(again, head, "there is one way to write a request");
     let ops = body.get(request.grant_len as usize..request.body_len());
-    ops.is_some_and(|ops| match request.ask {
-        Ask::Pair(_) => end(ops),
-        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal | Ask::Probe(_) => {
-            wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).is_ok()
-        }
-        Ask::AreaWrite | Ask::AreaWriteAndSeal => {
+    ops.is_some_and(|ops| match request.kind {
+        RequestKind::Pair(_) => end(ops),
+        RequestKind::RdmaRead
+        | RequestKind::RdmaWrite
+        | RequestKind::RdmaWriteAndSeal
+        | RequestKind::Probe(_) => wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).is_ok(),
+        RequestKind::AreaWrite | RequestKind::AreaWriteAndSeal => {
             wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op)).is_ok()
         }
-        Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
+        RequestKind::Read | RequestKind::Check | RequestKind::Write | RequestKind::WriteAndSeal => {
             wire::total_len(Op::decode_all(ops)).is_ok()
         }
     })

@@ -8,11 +8,11 @@
 //! [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
 mod authority;
+mod blocking_drop;
 mod checksum;
 mod choice;
 mod client;
 mod control;
-mod elsewhere;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

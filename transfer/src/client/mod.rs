@@ -22,12 +22,12 @@ use crate::control::client::pieces::{self, InArea, Piece};
 use crate::control::client::{ConnectError, Failure, Outcome, Refused, TcpOptions};
 use crate::control::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::memory::{Areas, Rdma};
-use crate::path::rdma::client::{ByRdma, OnRdma, Places, Prepared, REQUEST};
+use crate::path::rdma::client::{OnRdma, Places, Prepared, REQUEST, RdmaClient};
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{HostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
-/// Number of ways of RDMA that may fail before the rest of a call goes over TCP.
+/// Number of routes of RDMA that may fail before the rest of a call goes over TCP.
 const RDMA_FAILURES: u32 = 2;
 /// Longest wait for buffers before a turn goes over TCP.
 const STAGING_WITHIN: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
 /// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Large calls queue for
 /// connections, first come, first served, and again after each turn of some megabytes, so they can't hold each other up for longer
 /// than that. Small calls do not queue: when all connections are taken, they share one more for reads and one for writes, with
-/// many requests under way. The task of such a connection runs on the runtime of the call that needed it first.
+/// many requests under route. The task of such a connection runs on the runtime of the call that needed it first.
 pub struct TcpTransport {
     pools: Pools,
     areas: Arc<Areas>,
@@ -72,7 +72,7 @@ impl TcpTransport {
     ) -> Self {
         let areas = memory.areas().clone();
         let exposures = areas.exposures(&rdma);
-        Self::with(options, memory, Ok(Arc::new(ByRdma { rdma, areas, exposures, only, on_moved })))
+        Self::with(options, memory, Ok(Arc::new(RdmaClient { rdma, areas, exposures, only, on_moved })))
     }
 
     /// Memory of the caller that stores reach.
@@ -85,7 +85,7 @@ impl TcpTransport {
         self.pools.sums()
     }
 
-    fn with(options: TcpOptions, memory: &HostMemory, rdma: Result<Arc<ByRdma>, String>) -> Self {
+    fn with(options: TcpOptions, memory: &HostMemory, rdma: Result<Arc<RdmaClient>, String>) -> Self {
         let areas = memory.areas().clone();
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
         Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma), areas }
@@ -114,7 +114,7 @@ impl TcpTransport {
         seal: Seal,
         deadline: Instant,
     ) -> FromAreas {
-        let call = match Call::new(self, peer, grant, deadline) {
+        let call = match TransferCall::new(self, peer, grant, deadline) {
             Ok(call) => call,
             Err(error) => {
                 let answers = vec![Err(error.clone()); ops];
@@ -143,7 +143,7 @@ impl TcpTransport {
         ranges: &[u32],
         deadline: Instant,
     ) -> Vec<Result<(), TransferError>> {
-        match Call::new(self, peer, grant, deadline) {
+        match TransferCall::new(self, peer, grant, deadline) {
             Ok(call) => call.seal(ranges).await,
             Err(error) => vec![Err(error); ranges.len()],
         }
@@ -163,7 +163,7 @@ impl TcpTransport {
         ops: &[(u32, u64, u64)],
         deadline: Instant,
     ) -> Vec<Result<(), TransferError>> {
-        let call = match Call::new(self, peer, grant, deadline) {
+        let call = match TransferCall::new(self, peer, grant, deadline) {
             Ok(call) => call,
             Err(error) => return vec![Err(error); ops.len()],
         };
@@ -191,7 +191,7 @@ impl Transport for TcpTransport {
             }
             let count = ops.len();
             let total = ops.iter().map(ReadOp::len).sum();
-            let call = match Call::new(self, peer, grant, deadline) {
+            let call = match TransferCall::new(self, peer, grant, deadline) {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],
             };
@@ -214,7 +214,7 @@ impl Transport for TcpTransport {
         Box::pin(async move {
             let count = ops.len();
             let total = ops.iter().map(WriteOp::len).sum();
-            let call = match Call::new(self, peer, grant, deadline) {
+            let call = match TransferCall::new(self, peer, grant, deadline) {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],
             };
@@ -268,7 +268,7 @@ pub(crate) struct FromAreas {
 }
 
 /// One call of the transport.
-struct Call<'a> {
+struct TransferCall<'a> {
     peer: &'a Peer,
     grant: &'a SealedGrant,
     deadline: Instant,
@@ -277,7 +277,7 @@ struct Call<'a> {
     pools: Vec<std::sync::Arc<Pool>>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> TransferCall<'a> {
     fn new(
         transport: &TcpTransport,
         peer: &'a Peer,
@@ -385,8 +385,8 @@ impl<'a> Call<'a> {
         while !work.is_done(done) {
             // Before the connection, so that nobody waits for that one meanwhile.
             let (turn, bytes) = work.next_turn(done.len());
-            let by = pool.rdma().map(|(by, _)| by).filter(|by| by.wants(bytes));
-            let places = by.and_then(|by| work.places(turn.clone(), by));
+            let client = pool.rdma().map(|(client, _)| client).filter(|client| client.wants(bytes));
+            let places = client.and_then(|client| work.places(turn.clone(), client));
             let lacks = places.as_ref().and_then(|_| self.lacks(pool, work, turn.clone()));
             let prepared = self.prepare(pool, places, lacks, failures).await?;
             let first = done.len();
@@ -412,8 +412,8 @@ impl<'a> Call<'a> {
             let watch = checkout.connection.link.watch();
             let turn = work.turn(turn, &mut checkout.connection, self.grant, done, pool, prepared);
             let carried = pool.watched(watch, self.deadline, turn).await.flatten();
-            // A way may have failed, also where the turn went on over TCP.
-            pool.probe_ways(self.hello, self.grant);
+            // A route may have failed, also where the turn went on over TCP.
+            pool.probe_routes(self.hello, self.grant);
             match carried {
                 Ok(()) => {
                     checkout.put_back();
@@ -453,13 +453,13 @@ impl<'a> Call<'a> {
             Err(refused) if refused.other_way => {
                 let why = refused.reason.clone();
                 // Otherwise every call would ask again, and its bytes be copied for that.
-                if let Some((_, ways)) = pool.rdma()
+                if let Some((_, routes)) = pool.rdma()
                     && let Some(segment) = self.segments([work.range(at)].into_iter()).first()
                 {
-                    ways.leave_segment(*segment, &why);
+                    routes.suspend_segment(*segment, &why);
                 }
                 done.truncate(at);
-                if pool.rdma().is_some_and(|(by, _)| by.only) {
+                if pool.rdma().is_some_and(|(client, _)| client.only) {
                     return Err(Failure::Rdma(why));
                 }
                 *failures = RDMA_FAILURES;
@@ -491,7 +491,7 @@ impl<'a> Call<'a> {
             && let Some(watch) = place.watch()
         {
             let sums = pool.sums();
-            let (asked, checksums) = work.asked(turn.clone(), self.grant, sums);
+            let (asked, checksums) = work.piped_request(turn.clone(), self.grant, sums);
             match pool.watched(watch, self.deadline, place.ask(asked)).await {
                 Ok(Some(answer)) => {
                     work.take(turn, answer, &checksums, sums, done);
@@ -514,8 +514,8 @@ impl<'a> Call<'a> {
 
     /// Returns why no device of the store reaches bytes of the turn, if that is known.
     fn lacks(&self, pool: &Pool, work: &Work<'_>, turn: Turn) -> Option<String> {
-        let (_, ways) = pool.rdma().filter(|(_, ways)| !ways.reaches_all())?;
-        ways.lacks(self.segments(turn.map(|at| work.range(at))).into_iter())
+        let (_, routes) = pool.rdma().filter(|(_, routes)| !routes.reaches_all())?;
+        routes.lacks(self.segments(turn.map(|at| work.range(at))).into_iter())
     }
 
     /// Prepares a turn, if it goes by RDMA. `lacks` says why the store can't do it.
@@ -526,21 +526,24 @@ impl<'a> Call<'a> {
         lacks: Option<String>,
         failures: u32,
     ) -> Result<Option<Prepared>, Failure> {
-        let (Some((by, ways)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
-        pool.probe_ways(self.hello, self.grant);
-        let lacks = lacks.or_else(|| by.rdma.why_down().map(|why| why.to_string()));
-        let found = match lacks.map_or_else(|| ways.any(by.ways()), Err) {
+        let (Some((client, routes)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
+        pool.probe_routes(self.hello, self.grant);
+        let lacks = lacks.or_else(|| client.rdma.why_down().map(|why| why.to_string()));
+        let found = match lacks.map_or_else(|| routes.any(client.device_count()), Err) {
             Ok(()) if failures < RDMA_FAILURES => {
-                let until =
-                    if by.only { self.deadline } else { self.deadline.min(Instant::now() + STAGING_WITHIN) };
+                let until = if client.only {
+                    self.deadline
+                } else {
+                    self.deadline.min(Instant::now() + STAGING_WITHIN)
+                };
                 let prepared = async {
                     // Before the memory that all stores share.
                     let turn = if places.are_staged() { pool.staging_turn().await } else { None };
-                    by.prepare(places, turn).await
+                    client.prepare(places, turn).await
                 };
                 match timeout_at(until, prepared).await {
                     Ok(found) => found,
-                    Err(_) if by.only => return Err(Failure::Queued),
+                    Err(_) if client.only => return Err(Failure::Queued),
                     Err(_) => Err("all buffers are in use".to_owned()),
                 }
             }
@@ -549,7 +552,7 @@ impl<'a> Call<'a> {
         };
         match found {
             Ok(prepared) => Ok(Some(prepared)),
-            Err(why) if by.only => Err(Failure::Rdma(why)),
+            Err(why) if client.only => Err(Failure::Rdma(why)),
             Err(why) => {
                 tracing::debug!(store = %self.peer.store, "no RDMA: {why}");
                 Ok(None)

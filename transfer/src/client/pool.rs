@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::checksum::Sums;
 use crate::control::client::{ConnectError, Failure, Health, Link, Pipe, Place, TcpOptions, Watch, pieces};
 use crate::control::wire::Hello;
-use crate::path::rdma::client::{ByRdma, PairedLink, RDMA, Target, Ways, probe};
+use crate::path::rdma::client::{PairedLink, RDMA, RdmaClient, Routes, Target, probe};
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 
 /// The name of this transport in a store's endpoints.
@@ -20,7 +20,7 @@ pub(super) const TRANSPORT: &str = "tcp";
 pub(super) struct Pools {
     options: TcpOptions,
     /// RDMA, or why this process has none.
-    rdma: Result<Arc<ByRdma>, String>,
+    rdma: Result<Arc<RdmaClient>, String>,
     /// Each with the store that was called there last.
     by_address: Mutex<HashMap<String, (StoreId, Arc<Pool>)>>,
 }
@@ -37,9 +37,9 @@ pub(super) struct Pool {
     /// The connections that small calls share when all others are taken: one for reads and one for writes, which a store may let
     /// wait.
     pipes: [Mutex<Option<Pipe>>; 2],
-    rdma: Option<Arc<ByRdma>>,
-    /// Ways of RDMA to the store.
-    ways: Arc<Ways>,
+    rdma: Option<Arc<RdmaClient>>,
+    /// Routes of RDMA to the store.
+    routes: Arc<Routes>,
     /// Requests that may have staging memory, which all stores share.
     staging: Arc<Semaphore>,
 }
@@ -47,7 +47,7 @@ pub(super) struct Pool {
 /// Bytes for which a batch uses a further connection, if they go by RDMA and it has enough operations.
 const RDMA_STRIPE: u64 = 512 << 10;
 
-/// Requests by RDMA that may have staging memory, for each connection: one that is under way, and one that is prepared meanwhile. All
+/// Requests by RDMA that may have staging memory, for each connection: one that is under route, and one that is prepared meanwhile. All
 /// calls of this process have room for 32, so a slow store leaves most of it to others.
 const STAGED: usize = 2;
 
@@ -71,7 +71,7 @@ pub(super) enum Reuse {
 }
 
 impl Pools {
-    pub(super) fn new(options: TcpOptions, rdma: Result<Arc<ByRdma>, String>) -> Self {
+    pub(super) fn new(options: TcpOptions, rdma: Result<Arc<RdmaClient>, String>) -> Self {
         Self { options, rdma, by_address: Mutex::default() }
     }
 
@@ -85,18 +85,18 @@ impl Pools {
 
     pub(super) fn get(&self, store: StoreId, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        let ways = match pools.get_mut(address) {
+        let routes = match pools.get_mut(address) {
             Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
                 *last = store;
                 return pool.clone();
             }
-            // Ways that failed are left by the next pool as well.
-            Some((_, pool)) => pool.ways.clone(),
+            // Routes that failed are left by the next pool as well.
+            Some((_, pool)) => pool.routes.clone(),
             None => Arc::default(),
         };
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, (_, pool)| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, self.options, self.rdma.as_ref().ok().cloned(), ways));
+        let pool = Arc::new(Pool::new(address, self.options, self.rdma.as_ref().ok().cloned(), routes));
         pools.insert(address.to_owned(), (store, pool.clone()));
         pool
     }
@@ -114,13 +114,13 @@ impl Pools {
     /// The transports to a store: RDMA, if this process has it, and TCP. `pool` are its connections, if there were any.
     pub(super) fn transports(&self, pool: Option<&Pool>) -> Vec<PeerTransport> {
         let by_rdma = match (&self.rdma, pool) {
-            (Ok(by), Some(pool)) => pool.ways.report(&by.rdma),
+            (Ok(client), Some(pool)) => pool.routes.report(&client.rdma),
             (Ok(_), None) => PeerTransport::unusable(RDMA, UNTRIED),
             (Err(why), _) => PeerTransport::unusable(RDMA, why.as_str()),
         };
         let given_up = pool.filter(|pool| pool.health.given_up.is_cancelled());
         let tcp = match given_up {
-            _ if self.rdma.as_ref().is_ok_and(|by| by.only) => {
+            _ if self.rdma.as_ref().is_ok_and(|client| client.only) => {
                 PeerTransport::unusable(TRANSPORT, "this process moves bytes by RDMA only")
             }
             Some(pool) => PeerTransport::unusable(TRANSPORT, pool.health.why()),
@@ -134,14 +134,14 @@ impl Pools {
 }
 
 impl Pool {
-    fn new(address: &str, options: TcpOptions, rdma: Option<Arc<ByRdma>>, ways: Arc<Ways>) -> Self {
+    fn new(address: &str, options: TcpOptions, rdma: Option<Arc<RdmaClient>>, routes: Arc<Routes>) -> Self {
         Self {
             health: Health::new(address, options),
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
             pipes: Default::default(),
             rdma,
-            ways,
+            routes,
             staging: Arc::new(Semaphore::new(STAGED * options.connections_per_peer.max(1))),
         }
     }
@@ -151,15 +151,15 @@ impl Pool {
         self.staging.clone().acquire_owned().await.ok()
     }
 
-    /// Returns RDMA, if bytes may go by it, and the ways to the store.
-    pub(super) fn rdma(&self) -> Option<(&ByRdma, &Ways)> {
-        self.rdma.as_deref().map(|by| (by, &*self.ways))
+    /// Returns RDMA, if bytes may go by it, and the routes to the store.
+    pub(super) fn rdma(&self) -> Option<(&RdmaClient, &Routes)> {
+        self.rdma.as_deref().map(|client| (client, &*self.routes))
     }
 
-    /// Starts probes of the RDMA ways that failed, if there are any. They use this call's grant.
-    pub(super) fn probe_ways(&self, hello: Hello, grant: &SealedGrant) {
-        let Some(by) = &self.rdma else { return };
-        probe::start(&self.ways, by, || Target {
+    /// Starts probes of the RDMA routes that failed, if there are any. They use this call's grant.
+    pub(super) fn probe_routes(&self, hello: Hello, grant: &SealedGrant) {
+        let Some(client) = &self.rdma else { return };
+        probe::start(&self.routes, client, || Target {
             address: self.health.address.clone(),
             options: self.health.options,
             hello,
@@ -168,7 +168,7 @@ impl Pool {
         });
     }
 
-    /// How long an answer by RDMA may take. It is below the stall timeout, so that a way that fails does not look like
+    /// How long an answer by RDMA may take. It is below the stall timeout, so that a route that fails does not look like
     /// a store that does.
     pub(super) fn rdma_patience(&self) -> Duration {
         self.health.options.stall_timeout * 3 / 4
@@ -194,7 +194,7 @@ impl Pool {
         let lanes = pieces::lanes(total, self.health.options.stripe_bytes, free);
         match &self.rdma {
             // While the card moves the bytes of one, those of another are copied. No operation is cut for that.
-            Some(by) if self.ways.any(by.ways()).is_ok() => {
+            Some(client) if self.routes.any(client.device_count()).is_ok() => {
                 lanes.max(pieces::lanes(total, RDMA_STRIPE, free.min(ops)))
             }
             _ => lanes,
@@ -262,7 +262,7 @@ impl Pool {
             made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
                 Ok(link) => Ok(Checkout { connection: PairedLink::new(link), reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
-                    // Other calls that wait here would fail in the same way, each after as long a wait of its own.
+                    // Other calls that wait here would fail in the same route, each after as long a wait of its own.
                     if let ConnectError::TooLong(reason) = &error && self.health.moved.bytes() == moved {
                         self.health.give_up(reason.clone());
                     }

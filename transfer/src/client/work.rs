@@ -7,10 +7,10 @@ use mc_types::{Access, SealedGrant};
 use super::pool::Pool;
 use crate::checksum::{Checksum, Sums};
 use crate::control::client::pieces::{self, InArea, Piece};
-use crate::control::client::{Answer, Asked, Failure, Outcome, is_for_now};
-use crate::control::wire::{Ask, OP_LEN, Op};
+use crate::control::client::{Failure, Outcome, PipedReply, PipedRequest, is_for_now};
+use crate::control::wire::{OP_LEN, Op, RequestKind};
 use crate::memory::Reached;
-use crate::path::rdma::client::{ByRdma, NoPair, PairedLink, Places, Prepared};
+use crate::path::rdma::client::{NoPair, PairedLink, Places, Prepared, RdmaClient};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
@@ -74,14 +74,14 @@ impl Work<'_> {
     }
 
     /// Finds where the bytes of `turn` are for RDMA.
-    pub(super) fn places(&self, turn: Turn, by: &ByRdma) -> Option<Places> {
+    pub(super) fn places(&self, turn: Turn, client: &RdmaClient) -> Option<Places> {
         match self {
-            Self::Read(pieces) => {
-                Some(Places::of(&pieces[turn], |buffer| Reached::of_read(&by.areas, &by.exposures, buffer)))
-            }
-            Self::Write(pieces, _) => {
-                Some(Places::of(&pieces[turn], |bytes| Reached::of_write(&by.areas, &by.exposures, *bytes)))
-            }
+            Self::Read(pieces) => Some(Places::of(&pieces[turn], |buffer| {
+                Reached::of_read(&client.areas, &client.exposures, buffer)
+            })),
+            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| {
+                Reached::of_write(&client.areas, &client.exposures, *bytes)
+            })),
             Self::Check(_) | Self::Areas { .. } => None,
         }
     }
@@ -101,10 +101,11 @@ impl Work<'_> {
         pool: &Pool,
         prepared: Option<Prepared>,
     ) -> Result<(), Failure> {
-        if let (Some((by, ways)), Some(prepared)) = (pool.rdma(), prepared) {
+        if let (Some((client, routes)), Some(prepared)) = (pool.rdma(), prepared) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
-            let how = (by, ways, prepared, pool.rdma_patience());
-            match (connection.pair_up(by, ways, pool.rdma_patience(), access, grant).await?, &mut *self) {
+            let how = (client, routes, prepared, pool.rdma_patience());
+            match (connection.pair_up(client, routes, pool.rdma_patience(), access, grant).await?, &mut *self)
+            {
                 (Ok(()), Self::Read(pieces)) => {
                     return Ok(connection.read(how, grant, &mut pieces[turn], done).await?);
                 }
@@ -115,8 +116,8 @@ impl Work<'_> {
                     done.extend(turn.map(|_| Err(refused.clone())));
                     return Ok(());
                 }
-                (Err(NoPair::NoWay(why)), _) if by.only => return Err(Failure::Rdma(why)),
-                (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoWay(_)), _) => {}
+                (Err(NoPair::NoRoute(why)), _) if client.only => return Err(Failure::Rdma(why)),
+                (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoRoute(_)), _) => {}
             }
         }
         let link = &mut connection.link;
@@ -144,7 +145,12 @@ impl Work<'_> {
     }
 
     /// The request of `turn`, for a connection that others share; also returns the checksum of each piece of a write.
-    pub(super) fn asked(&self, turn: Turn, grant: &SealedGrant, sums: Sums) -> (Asked, Vec<Checksum>) {
+    pub(super) fn piped_request(
+        &self,
+        turn: Turn,
+        grant: &SealedGrant,
+        sums: Sums,
+    ) -> (PipedRequest, Vec<Checksum>) {
         let (mut payload, mut checksums) = (Vec::new(), vec![Checksum::default(); turn.len()]);
         if let Self::Write(pieces, _) = self {
             for (piece, checksum) in pieces[turn.clone()].iter().zip(&mut checksums) {
@@ -158,17 +164,17 @@ impl Work<'_> {
             }
         }
         let ops = turn.map(|at| self.op(at)).collect();
-        (Asked { ask: self.ask(), grant: grant.clone(), ops, payload }, checksums)
+        (PipedRequest { kind: self.kind(), grant: grant.clone(), ops, payload }, checksums)
     }
 
-    fn ask(&self) -> Ask {
+    fn kind(&self) -> RequestKind {
         match self {
-            Self::Read(_) => Ask::Read,
-            Self::Check(_) => Ask::Check,
-            Self::Write(_, Seal::No) => Ask::Write,
-            Self::Write(_, Seal::Yes) => Ask::WriteAndSeal,
-            Self::Areas { seal: Seal::No, .. } => Ask::AreaWrite,
-            Self::Areas { seal: Seal::Yes, .. } => Ask::AreaWriteAndSeal,
+            Self::Read(_) => RequestKind::Read,
+            Self::Check(_) => RequestKind::Check,
+            Self::Write(_, Seal::No) => RequestKind::Write,
+            Self::Write(_, Seal::Yes) => RequestKind::WriteAndSeal,
+            Self::Areas { seal: Seal::No, .. } => RequestKind::AreaWrite,
+            Self::Areas { seal: Seal::Yes, .. } => RequestKind::AreaWriteAndSeal,
         }
     }
 
@@ -181,11 +187,11 @@ impl Work<'_> {
         }
     }
 
-    /// Takes the answer to a request of [`Self::asked`].
+    /// Takes the answer to a request of [`Self::piped_request`].
     pub(super) fn take(
         &mut self,
         turn: Turn,
-        Answer { verdicts, payload }: Answer,
+        PipedReply { verdicts, payload }: PipedReply,
         checksums: &[Checksum],
         sums: Sums,
         done: &mut Vec<Outcome>,

@@ -29,7 +29,7 @@
 //! - Kind 2 makes the pair. In place of operations it has one end, and the reply has the other after its verdict:
 //!
 //!   ```text
-//!   end          link:u8 reads_at_once:u8 way:u16 pair:u32 first_packet:u32 mtu:u32 lid:u16 gid[16]
+//!   end          link:u8 reads_at_once:u8 device:u16 pair:u32 first_packet:u32 mtu:u32 lid:u16 gid[16]
 //!   ```
 //! - Kind 3 reads or writes, and kind 4 writes and seals. Each operation goes on with `key:u32 address:u64` of its bytes in
 //!   the client's memory. The reply has one verdict for each operation, as for a write. With a read the store also sends
@@ -221,7 +221,7 @@ pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum RequestKind {
     Read,
     /// A verdict on bytes that were read past the store.
     Check,
@@ -240,7 +240,7 @@ pub(crate) enum Ask {
     AreaWriteAndSeal,
 }
 
-impl Ask {
+impl RequestKind {
     /// Length of what the request has for each operation.
     fn op_len(self) -> usize {
         match self {
@@ -288,7 +288,7 @@ impl Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) id: u64,
-    pub(crate) ask: Ask,
+    pub(crate) kind: RequestKind,
     pub(crate) ops: u16,
     pub(crate) grant_len: u32,
 }
@@ -296,7 +296,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_be_bytes());
-        out.extend_from_slice(&self.ask.encode());
+        out.extend_from_slice(&self.kind.encode());
         out.extend_from_slice(&self.ops.to_be_bytes());
         out.extend_from_slice(&self.grant_len.to_be_bytes());
     }
@@ -304,36 +304,36 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, WireError> {
         let mut fields = Fields(bytes);
         let id = fields.u64();
-        let ask = match fields.take() {
-            [1, 0] => Ask::Read,
-            [1, 1] => Ask::Check,
-            [2, 0] => Ask::Write,
-            [2, 1] => Ask::WriteAndSeal,
-            [1, 2] => Ask::Pair(Access::Read),
-            [2, 2] => Ask::Pair(Access::Write),
-            [1, 7] => Ask::Probe(Access::Read),
-            [2, 7] => Ask::Probe(Access::Write),
-            [1, 3] => Ask::RdmaRead,
-            [2, 3] => Ask::RdmaWrite,
-            [2, 4] => Ask::RdmaWriteAndSeal,
-            [2, 5] => Ask::AreaWrite,
-            [2, 6] => Ask::AreaWriteAndSeal,
+        let kind = match fields.take() {
+            [1, 0] => RequestKind::Read,
+            [1, 1] => RequestKind::Check,
+            [2, 0] => RequestKind::Write,
+            [2, 1] => RequestKind::WriteAndSeal,
+            [1, 2] => RequestKind::Pair(Access::Read),
+            [2, 2] => RequestKind::Pair(Access::Write),
+            [1, 7] => RequestKind::Probe(Access::Read),
+            [2, 7] => RequestKind::Probe(Access::Write),
+            [1, 3] => RequestKind::RdmaRead,
+            [2, 3] => RequestKind::RdmaWrite,
+            [2, 4] => RequestKind::RdmaWriteAndSeal,
+            [2, 5] => RequestKind::AreaWrite,
+            [2, 6] => RequestKind::AreaWriteAndSeal,
             [access, kind] => return Err(WireError::Access(access, kind)),
         };
         let (ops, grant_len) = (fields.u16(), fields.u32());
-        let most = if matches!(ask, Ask::Pair(_) | Ask::Probe(_)) { 1 } else { MAX_OPS };
+        let most = if matches!(kind, RequestKind::Pair(_) | RequestKind::Probe(_)) { 1 } else { MAX_OPS };
         if ops == 0 || usize::from(ops) > most {
             return Err(WireError::Ops(ops));
         }
         if grant_len as usize > MAX_GRANT_LEN {
             return Err(WireError::Grant(grant_len));
         }
-        Ok(Self { id, ask, ops, grant_len })
+        Ok(Self { id, kind, ops, grant_len })
     }
 
     /// Length of the grant and the operations that follow, in bytes.
     pub(crate) fn body_len(&self) -> usize {
-        self.grant_len as usize + usize::from(self.ops) * self.ask.op_len()
+        self.grant_len as usize + usize::from(self.ops) * self.kind.op_len()
     }
 }
 
@@ -435,7 +435,7 @@ pub(crate) struct End {
     /// Maximum number of reads that it answers at once.
     pub(crate) reads_at_once: u8,
     /// From the client: number of the store's device to use, counted around. From the store: number of its devices.
-    pub(crate) way: u16,
+    pub(crate) device: u16,
     /// Number of its queue pair.
     pub(crate) pair: u32,
     pub(crate) first_packet: u32,
@@ -447,7 +447,7 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[self.link, self.reads_at_once]);
-        out.extend_from_slice(&self.way.to_be_bytes());
+        out.extend_from_slice(&self.device.to_be_bytes());
         out.extend_from_slice(&self.pair.to_be_bytes());
         out.extend_from_slice(&self.first_packet.to_be_bytes());
         out.extend_from_slice(&self.mtu.to_be_bytes());
@@ -458,8 +458,8 @@ impl End {
     pub(crate) fn decode(bytes: &[u8; END_LEN]) -> Self {
         let mut fields = Fields(bytes);
         let [link, reads_at_once] = fields.take();
-        let (way, pair, first_packet, mtu) = (fields.u16(), fields.u32(), fields.u32(), fields.u32());
-        Self { link, reads_at_once, way, pair, first_packet, mtu, lid: fields.u16(), gid: fields.take() }
+        let (device, pair, first_packet, mtu) = (fields.u16(), fields.u32(), fields.u32(), fields.u32());
+        Self { link, reads_at_once, device, pair, first_packet, mtu, lid: fields.u16(), gid: fields.take() }
     }
 }
 

@@ -19,7 +19,7 @@ use super::write_buffer::WriteBuffer;
 use crate::checksum::RunningChecksum;
 
 /// Fewest bytes that stores reach where they are. To copy fewer costs less than a request for them.
-pub(crate) const WORTH_IT: usize = 16 << 10;
+pub(crate) const MIN_IN_PLACE: usize = 16 << 10;
 
 /// Memory that is found by its addresses.
 pub(crate) struct Area {

@@ -24,8 +24,8 @@ unsafe impl Sync for Exposable<'_> {}
 
 /// Registration of a client's memory at each of its devices, for the devices of stores.
 pub(crate) struct Exposed {
-    /// By the number of the way; `None` at a device that failed.
-    ways: Vec<Option<Pieces>>,
+    /// By the number of the device; `None` at a device that failed.
+    at_devices: Vec<Option<Pieces>>,
 }
 
 impl Exposable<'_> {
@@ -46,8 +46,8 @@ impl Exposed {
         transfers: Access,
         buffers: u64,
     ) -> Result<Self, NoRdma> {
-        let (limit, ways) = (PinLimit::of_this_process(), devices.ways.len() as u64);
-        if limit.is_exceeded_by((memory.len() + buffers).saturating_mul(ways)) {
+        let (limit, count) = (PinLimit::of_this_process(), devices.opened.len() as u64);
+        if limit.is_exceeded_by((memory.len() + buffers).saturating_mul(count)) {
             let len = memory.len();
             return Err(NoRdma(format!("no room for {len} bytes of the caller beside buffers: {limit}")));
         }
@@ -60,43 +60,43 @@ impl Exposed {
             Access::Write => mc_verbs::Access::RemoteRead,
             Access::Read => mc_verbs::Access::Remote,
         };
-        let tried = on_threads(devices.ways.len(), devices.ways.len(), |nth| {
-            let way = &devices.ways[nth];
+        let tried = on_threads(devices.opened.len(), devices.opened.len(), |nth| {
+            let device = &devices.opened[nth];
             match *memory {
                 Exposable::Shared(mapping) => {
-                    let region = Region::new(&way.domain, mapping.clone(), access);
+                    let region = Region::new(&device.domain, mapping.clone(), access);
                     region.map(Pieces::whole).map_err(|error| error.to_string())
                 }
                 Exposable::Foreign(base, len) => {
                     // SAFETY: its owner keeps it mapped until `Areas::unregister` has dropped this value.
                     let memory = unsafe { Mapped::new(base, len) };
-                    Pieces::new(way, memory, access).map_err(|error| error.to_string())
+                    Pieces::new(device, memory, access).map_err(|error| error.to_string())
                 }
             }
         });
         let mut lacks = Vec::new();
-        let ways = tried.into_iter().map(|pieces| pieces.map_err(|error| lacks.push(error)).ok());
-        let ways: Vec<_> = ways.collect();
+        let at_devices = tried.into_iter().map(|pieces| pieces.map_err(|error| lacks.push(error)).ok());
+        let at_devices: Vec<_> = at_devices.collect();
         if let Exposable::Shared(mapping) = memory {
             // Callers see areas, also in a child.
             mapping.leave_to_children();
         }
-        if ways.iter().all(Option::is_none) {
+        if at_devices.iter().all(Option::is_none) {
             return Err(NoRdma(lacks.join("; ")));
         }
         if !lacks.is_empty() {
             tracing::warn!("memory can't be reached by every RDMA device: {}", lacks.join("; "));
         }
-        Ok(Self { ways })
+        Ok(Self { at_devices })
     }
 
     /// Whether a range of at least one byte has one key at each device.
     pub(crate) fn covers(&self, at: u64, len: u64) -> bool {
-        self.ways.iter().flatten().all(|pieces| pieces.covers(at, len))
+        self.at_devices.iter().flatten().all(|pieces| pieces.covers(at, len))
     }
 
-    /// The key of a byte, and those up to the end of its range, at the device `way`.
-    pub(crate) fn key(&self, way: usize, at: u64) -> Option<u32> {
-        self.ways.get(way)?.as_ref()?.remote_key(at)
+    /// The key of a byte, and those up to the end of its range, at a device.
+    pub(crate) fn key(&self, device: usize, at: u64) -> Option<u32> {
+        self.at_devices.get(device)?.as_ref()?.remote_key(at)
     }
 }

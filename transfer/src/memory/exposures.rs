@@ -17,13 +17,13 @@ pub(crate) struct Exposures {
     all: Arc<AllExposures>,
     rdma: Arc<Rdma>,
     /// By the number of the area, and what devices of stores do there.
-    of_areas: Mutex<HashMap<(u64, IsWritten), State>>,
+    of_areas: Mutex<HashMap<(u64, IsWritten), Registration>>,
 }
 
 /// Whether devices of stores also write: an area that was in no read is registered for their reads alone.
 type IsWritten = bool;
 
-enum State {
+enum Registration {
     /// A call registers it.
     Begun,
     At(Arc<Exposed>),
@@ -86,7 +86,7 @@ impl Exposures {
     pub(super) fn retire(&self, area: &Area, exposed: &Arc<Exposed>) {
         let mut of_areas = self.of_areas.lock();
         let key = key(area, Access::Read);
-        if matches!(of_areas.get(&key), Some(State::At(now)) if Arc::ptr_eq(now, exposed)) {
+        if matches!(of_areas.get(&key), Some(Registration::At(now)) if Arc::ptr_eq(now, exposed)) {
             of_areas.remove(&key);
         }
     }
@@ -95,7 +95,7 @@ impl Exposures {
         let mut of_areas = self.of_areas.lock();
         let is_new = !of_areas.contains_key(&key(area, transfers));
         if is_new {
-            of_areas.insert(key(area, transfers), State::Begun);
+            of_areas.insert(key(area, transfers), Registration::Begun);
         }
         is_new
     }
@@ -104,7 +104,7 @@ impl Exposures {
         let exposed = Exposed::beside_buffers(self.rdma.devices(), &area.exposable(), transfers, MOST_BYTES);
         let exposed =
             exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers"));
-        let state = exposed.map_or(State::Failed, |exposed| State::At(Arc::new(exposed)));
+        let state = exposed.map_or(Registration::Failed, |exposed| Registration::At(Arc::new(exposed)));
         // It is gone if the area was forgotten meanwhile.
         if let Some(begun) = self.of_areas.lock().get_mut(&key(area, transfers)) {
             *begun = state;
@@ -114,8 +114,8 @@ impl Exposures {
     /// Returns the registration of an area; `None` if there is none yet. Then it is begun in the background, and keeps the area in use.
     pub(super) fn exposed(self: &Arc<Self>, area: &Arc<Area>, transfers: Access) -> Option<Arc<Exposed>> {
         match self.of_areas.lock().get(&key(area, transfers)) {
-            Some(State::At(exposed)) => return Some(exposed.clone()),
-            Some(State::Begun | State::Failed) => return None,
+            Some(Registration::At(exposed)) => return Some(exposed.clone()),
+            Some(Registration::Begun | Registration::Failed) => return None,
             None => {}
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;

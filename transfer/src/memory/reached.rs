@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mc_types::Access;
 
-use super::area::{Area, WORTH_IT};
+use super::area::{Area, MIN_IN_PLACE};
 use super::areas::Areas;
 use super::exposed::Exposed;
 use super::exposures::Exposures;
@@ -52,7 +52,7 @@ impl Reached {
         exposures: &Arc<Exposures>,
         bytes: WriteBuffer<'_>,
     ) -> Option<Self> {
-        if bytes.len() < WORTH_IT {
+        if bytes.len() < MIN_IN_PLACE {
             return None;
         }
         let (area, at) = areas.find(bytes.as_ptr(), bytes.len())?;
@@ -74,7 +74,7 @@ impl Reached {
             Filled::Raw => true,
         };
         let (base, len) = (buffer.base(), buffer.len());
-        if len < WORTH_IT {
+        if len < MIN_IN_PLACE {
             return None;
         }
         let (area, at) = areas.find(base.as_ptr(), len)?;
@@ -91,9 +91,9 @@ impl Reached {
         self.exposed.covers(self.at, self.len).then_some(self)
     }
 
-    /// Key and address, for the device at the other end of `way`; each area is registered at every device.
-    pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
-        Some((self.exposed.key(way, self.at)?, self.area.base().as_ptr() as u64 + self.at))
+    /// Key and address, for the device at the other end from `device`; each area is registered at every device.
+    pub(crate) fn place(&self, device: usize) -> Option<(u32, u64)> {
+        Some((self.exposed.key(device, self.at)?, self.area.base().as_ptr() as u64 + self.at))
     }
 
     /// Ends the registration for writes of devices, after a request that did not end well: a store may still have packets with its key.

@@ -11,7 +11,7 @@ use mc_verbs::{Access, Memory, Region, Sge};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::rdma_devices::{Devices, NoRdma, Way};
+use super::rdma_devices::{Devices, NoRdma, RdmaDevice};
 
 /// Bytes of one registration: so few that several threads share the work, which is to pin every page.
 const PIECE: u64 = 1 << 30;
@@ -20,14 +20,14 @@ const THREADS: usize = 4;
 
 /// A segment's registrations.
 pub(crate) struct Registered {
-    /// By the number of the way.
-    ways: Vec<AtWay>,
+    /// By the number of the device.
+    at_devices: Vec<AtDevice>,
     devices: Arc<Devices>,
 }
 
 /// Registration at one device.
 #[derive(Default)]
-struct AtWay {
+struct AtDevice {
     pieces: OnceLock<Pieces>,
     /// Why it failed the last time.
     failed: Mutex<Option<NoRdma>>,
@@ -76,7 +76,10 @@ unsafe impl Memory for Mapped {
 impl Registered {
     /// Creates it without a registration.
     pub(crate) fn new(devices: &Arc<Devices>) -> Self {
-        Self { ways: devices.ways.iter().map(|_| AtWay::default()).collect(), devices: devices.clone() }
+        Self {
+            at_devices: devices.opened.iter().map(|_| AtDevice::default()).collect(),
+            devices: devices.clone(),
+        }
     }
 
     /// Registers memory at the devices where it is not registered, for requests of this process only: peers get no key to it.
@@ -88,13 +91,13 @@ impl Registered {
     /// When it is not registered at some device, which the error names.
     pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: u64) -> Result<(), NoRdma> {
         let memory = Mapped { base, len: len as usize };
-        let ways: Vec<_> = self.ways.iter().zip(&self.devices.ways).collect();
-        on_threads(ways.len(), ways.len(), |nth| {
-            let (at, way) = ways[nth];
+        let all: Vec<_> = self.at_devices.iter().zip(&self.devices.opened).collect();
+        on_threads(all.len(), all.len(), |nth| {
+            let (at, device) = all[nth];
             if at.pieces.get().is_some() {
                 return;
             }
-            let made = Pieces::new(way, memory.part(0, len), Access::Local);
+            let made = Pieces::new(device, memory.part(0, len), Access::Local);
             *at.failed.lock() = made.as_ref().err().cloned();
             if let Ok(pieces) = made {
                 // A second one is dropped.
@@ -106,19 +109,19 @@ impl Registered {
 
     /// Number of devices at which it is registered.
     pub(crate) fn count(&self) -> usize {
-        self.ways.iter().filter(|at| at.pieces.get().is_some()).count()
+        self.at_devices.iter().filter(|at| at.pieces.get().is_some()).count()
     }
 
-    /// Whether it is registered at the device `way`; `None` while that was not tried.
-    pub(crate) fn at(&self, way: usize) -> Option<bool> {
-        let at = self.ways.get(way)?;
+    /// Whether it is registered at the device; `None` while that was not tried.
+    pub(crate) fn at(&self, device: usize) -> Option<bool> {
+        let at = self.at_devices.get(device)?;
         if at.pieces.get().is_some() { Some(true) } else { at.failed.lock().as_ref().map(|_| false) }
     }
 
     /// Why it is not registered at some devices.
     pub(crate) fn lacks(&self) -> Option<NoRdma> {
         let reasons: Vec<_> =
-            self.ways.iter().filter_map(|at| Some(at.failed.lock().as_ref()?.to_string())).collect();
+            self.at_devices.iter().filter_map(|at| Some(at.failed.lock().as_ref()?.to_string())).collect();
         (!reasons.is_empty()).then(|| NoRdma(reasons.join("; ")))
     }
 
@@ -127,10 +130,11 @@ impl Registered {
     pub(crate) fn pieces(
         &self,
         devices: &Arc<Devices>,
-        way: usize,
+        device: usize,
         range: Range<u64>,
     ) -> Option<SmallVec<[Sge; 2]>> {
-        let pieces = self.ways.get(way).filter(|_| Arc::ptr_eq(devices, &self.devices))?.pieces.get()?;
+        let pieces =
+            self.at_devices.get(device).filter(|_| Arc::ptr_eq(devices, &self.devices))?.pieces.get()?;
         let (mut at, mut found) = (range.start, SmallVec::new());
         while at < range.end {
             let region = pieces.regions.get(usize::try_from(at / pieces.piece).ok()?)?;
@@ -172,17 +176,18 @@ pub(super) fn on_threads<T: Send>(count: usize, threads: usize, work: impl Fn(us
 
 impl Pieces {
     /// Registers memory, on several threads.
-    pub(super) fn new(way: &Way, memory: Mapped, access: Access) -> Result<Self, NoRdma> {
+    pub(super) fn new(device: &RdmaDevice, memory: Mapped, access: Access) -> Result<Self, NoRdma> {
         let len = memory.len as u64;
         // A multiple of a page, also where the device's limit is not.
-        let piece = PIECE.min(way.limits.region_bytes).max(4096) & !4095;
+        let piece = PIECE.min(device.limits.region_bytes).max(4096) & !4095;
         let pinned = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
         let regions = on_threads(len.div_ceil(piece) as usize, THREADS, |nth| {
             if failed.load(Ordering::Relaxed) {
                 return None;
             }
-            let region = Region::new(&way.domain, Arc::new(memory.part(nth as u64 * piece, piece)), access);
+            let region =
+                Region::new(&device.domain, Arc::new(memory.part(nth as u64 * piece, piece)), access);
             match &region {
                 Ok(region) => drop(pinned.fetch_add(region.len(), Ordering::Relaxed)),
                 Err(_) => failed.store(true, Ordering::Relaxed),

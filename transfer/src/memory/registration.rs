@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::area::WORTH_IT;
+use super::area::MIN_IN_PLACE;
 use super::areas::{Areas, ListedArea};
 use super::error::{LostMemory, RegisterError};
 use super::read_buffer::ReadBuffer;
@@ -69,7 +69,7 @@ impl RegisteredMemory {
     /// [`Self::allocate`], in memory that stores reach; in other memory if it is too little, or there are too many areas, or
     /// no descriptor.
     pub(crate) fn in_area(areas: &Arc<Areas>, len: usize) -> Result<Self, RegisterError> {
-        if len < WORTH_IT {
+        if len < MIN_IN_PLACE {
             return Self::allocate(len);
         }
         match areas.allocate_listed(len) {

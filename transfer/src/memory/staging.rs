@@ -15,8 +15,8 @@ use super::mapping::{Mapping, Protection, memory_file};
 use super::rdma_devices::{Devices, NoRdma};
 use super::read_buffer::ReadBuffer;
 use super::write_buffer::WriteBuffer;
+use crate::blocking_drop::drop_blocking;
 use crate::checksum::RunningChecksum;
-use crate::elsewhere::drop_elsewhere;
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
 const BLOCK: u64 = 256 << 10;
@@ -80,7 +80,7 @@ impl Pool {
         drop(free);
         if !retired.is_empty() {
             // The last block of a chunk ends its registration.
-            drop_elsewhere(retired);
+            drop_blocking(retired);
         }
         taken
     }
@@ -170,8 +170,13 @@ impl Staging {
     }
 
     /// Cuts `len` bytes from `at` on at the ends of the blocks: (offset from `at`, length, key, address) of each part. No
-    /// bytes are one part. The key is that of the device `way`.
-    pub(crate) fn parts(&self, way: usize, at: u64, len: u64) -> impl Iterator<Item = (u64, u64, u32, u64)> {
+    /// bytes are one part. The key is that of `device`.
+    pub(crate) fn parts(
+        &self,
+        device: usize,
+        at: u64,
+        len: u64,
+    ) -> impl Iterator<Item = (u64, u64, u32, u64)> {
         let mut done = 0;
         let mut first = true;
         std::iter::from_fn(move || {
@@ -182,7 +187,7 @@ impl Staging {
             let (block, within) = (((at + done) / BLOCK) as usize, (at + done) % BLOCK);
             let part = (BLOCK - within).min(len - done);
             let place = self.blocks.get(block).map_or((0, 0), |block| {
-                let key = block.chunk.exposed.key(way, 0).unwrap_or(0);
+                let key = block.chunk.exposed.key(device, 0).unwrap_or(0);
                 (key, block.base.as_ptr() as u64 + within)
             });
             done += part;
@@ -227,9 +232,9 @@ impl Staging {
         (there.as_ptr(), len.min(BLOCK as usize - within))
     }
 
-    /// Whether all of it is registered with the device `way`.
-    pub(crate) fn is_registered(&self, way: usize) -> bool {
-        self.blocks.iter().all(|block| block.chunk.exposed.key(way, 0).is_some())
+    /// Whether all of it is registered with `device`.
+    pub(crate) fn is_registered(&self, device: usize) -> bool {
+        self.blocks.iter().all(|block| block.chunk.exposed.key(device, 0).is_some())
     }
 
     /// Keeps others from using it after a request that did not end well: the store may still have packets with its key.

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::{Counters, DataServer, Timeouts};
 use crate::control::server::{Closed, Exchange, Refusal, Socket, check};
 use crate::control::wire::{
-    self, AreaOp, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request,
+    self, AreaOp, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request, RequestKind,
 };
 use crate::path::rdma::server::ConnectionPair;
 use crate::path::shm::server::areas;
@@ -79,7 +79,11 @@ impl<'a> Connection<'a> {
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(request).await?;
-            self.server.served.request_seconds.of(request.ask.access()).record(begun.elapsed().as_secs_f64());
+            self.server
+                .served
+                .request_seconds
+                .of(request.kind.access())
+                .record(begun.elapsed().as_secs_f64());
         }
     }
 
@@ -102,50 +106,53 @@ impl<'a> Connection<'a> {
         self.exchange.socket.read_exact(&mut body).await?;
         let (grant, ops) = body.split_at(request.grant_len as usize);
         // Checked before anything is answered.
-        match request.ask {
-            Ask::Pair(_) => {}
-            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal | Ask::Probe(_) => {
+        match request.kind {
+            RequestKind::Pair(_) => {}
+            RequestKind::RdmaRead
+            | RequestKind::RdmaWrite
+            | RequestKind::RdmaWriteAndSeal
+            | RequestKind::Probe(_) => {
                 wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op))?;
             }
-            Ask::AreaWrite | Ask::AreaWriteAndSeal => {
+            RequestKind::AreaWrite | RequestKind::AreaWriteAndSeal => {
                 wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op))?;
             }
-            Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
+            RequestKind::Read | RequestKind::Check | RequestKind::Write | RequestKind::WriteAndSeal => {
                 wire::total_len(Op::decode_all(ops))?;
             }
         }
         self.exchange.patience = None;
         let mut end = Ok(());
         self.exchange.out.extend_from_slice(&request.id.to_be_bytes());
-        let access = request.ask.access();
+        let access = request.kind.access();
         let Self { server, exchange, pair, .. } = self;
         match server.served.open_grant(grant, access) {
             Ok(grant) => {
-                if !matches!(request.ask, Ask::Pair(_)) {
+                if !matches!(request.kind, RequestKind::Pair(_)) {
                     exchange.verdict(Ok(()));
                 }
-                match request.ask {
-                    Ask::Read => exchange.reads(&grant, ops).await?,
-                    Ask::Check => Op::decode_all(ops).for_each(|op| exchange.check(&grant, op)),
+                match request.kind {
+                    RequestKind::Read => exchange.reads(&grant, ops).await?,
+                    RequestKind::Check => Op::decode_all(ops).for_each(|op| exchange.check(&grant, op)),
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
-                    Ask::Write => exchange.writes(&grant, ops, false).await?,
-                    Ask::WriteAndSeal => exchange.writes(&grant, ops, true).await?,
-                    Ask::Pair(_) => pair.make(exchange, ops).await,
-                    Ask::Probe(_) => end = pair.probe(exchange, ops, request.id).await,
-                    Ask::RdmaRead => end = pair.reads(exchange, &grant, ops, request.id).await,
-                    Ask::RdmaWrite => end = pair.writes(exchange, &grant, ops, false).await,
-                    Ask::RdmaWriteAndSeal => end = pair.writes(exchange, &grant, ops, true).await,
-                    Ask::AreaWrite => {
-                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, false).await
+                    RequestKind::Write => exchange.writes(&grant, ops, false).await?,
+                    RequestKind::WriteAndSeal => exchange.writes(&grant, ops, true).await?,
+                    RequestKind::Pair(_) => pair.make(exchange, ops).await,
+                    RequestKind::Probe(_) => end = pair.probe(exchange, ops, request.id).await,
+                    RequestKind::RdmaRead => end = pair.reads(exchange, &grant, ops, request.id).await,
+                    RequestKind::RdmaWrite => end = pair.writes(exchange, &grant, ops, false).await,
+                    RequestKind::RdmaWriteAndSeal => end = pair.writes(exchange, &grant, ops, true).await,
+                    RequestKind::AreaWrite => {
+                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, false).await;
                     }
-                    Ask::AreaWriteAndSeal => {
-                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, true).await
+                    RequestKind::AreaWriteAndSeal => {
+                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, true).await;
                     }
                 }
             }
             Err(refusal) => {
                 exchange.verdict(Err(refusal));
-                if matches!(request.ask, Ask::Write | Ask::WriteAndSeal) {
+                if matches!(request.kind, RequestKind::Write | RequestKind::WriteAndSeal) {
                     exchange.socket.discard(wire::total_len(Op::decode_all(ops))?).await?;
                 }
             }

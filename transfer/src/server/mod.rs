@@ -19,7 +19,7 @@ use self::connection::Connection;
 pub use self::memory::Memory;
 use crate::authority::Authority;
 use crate::control::server::{
-    Closed, Counters, Identity, Lent, Refusal, RequestSeconds, Served, Socket, Timeouts,
+    Closed, Counters, Lent, MemoryId, Refusal, RequestSeconds, ServedMemory, Socket, Timeouts,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
@@ -66,7 +66,7 @@ pub struct DataServerConfig {
 /// Serves reads and writes of a store's memory over TCP: one task a connection, each operation checked against its
 /// grant and the fence, bytes moved directly between socket and segment.
 pub struct DataServer {
-    served: Served,
+    served: ServedMemory,
     max_connections: usize,
     slots: Arc<Semaphore>,
     pairs: Pairs,
@@ -114,8 +114,8 @@ impl DataServer {
         } = config;
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let server = Self {
-            served: Served {
-                identity: Identity { store, epoch },
+            served: ServedMemory {
+                identity: MemoryId { store, epoch },
                 key,
                 lent: ArcSwap::default(),
                 relent: watch::Sender::new(()),
@@ -230,7 +230,7 @@ impl DataServer {
     }
 
     /// The memory that it serves, and who is let at it.
-    pub(crate) fn served(&self) -> &Served {
+    pub(crate) fn served(&self) -> &ServedMemory {
         &self.served
     }
 

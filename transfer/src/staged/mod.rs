@@ -44,7 +44,7 @@ pub struct StagedTransport {
 }
 
 /// State that all pieces of one call share.
-struct Call<'a> {
+struct StagedCall<'a> {
     peer: &'a Peer,
     grant: &'a SealedGrant,
     deadline: Instant,
@@ -122,7 +122,7 @@ impl StagedTransport {
         Ok(bytes)
     }
 
-    async fn write_staged(&self, call: Call<'_>, ops: &[WriteOp<'_>], seal: Seal) -> Vec<Answer> {
+    async fn write_staged(&self, call: StagedCall<'_>, ops: &[WriteOp<'_>], seal: Seal) -> Vec<Answer> {
         let is_staged = |op: &WriteOp<'_>| op.from.iter().any(WriteBuffer::is_of_device);
         let parts = |(at, op): (usize, &WriteOp<'_>)| (at, op.from.iter().map(WriteBuffer::raw).collect());
         let staged = ops.iter().enumerate().filter(|(_, op)| is_staged(op)).map(parts);
@@ -159,7 +159,13 @@ impl StagedTransport {
     }
 
     /// Seals the ranges of operations that were written in several pieces, none of which could know that it was the last one to arrive.
-    async fn seal(&self, call: &Call<'_>, ops: &[WriteOp<'_>], mut long: Vec<usize>, answers: &mut [Answer]) {
+    async fn seal(
+        &self,
+        call: &StagedCall<'_>,
+        ops: &[WriteOp<'_>],
+        mut long: Vec<usize>,
+        answers: &mut [Answer],
+    ) {
         long.dedup();
         long.retain(|at| answers[*at].is_ok());
         let none = |at: &usize| WriteOp { range: ops[*at].range, offset: 0, from: Vec::new() };
@@ -177,7 +183,7 @@ impl StagedTransport {
 
     async fn write_piece(
         &self,
-        call: &Call<'_>,
+        call: &StagedCall<'_>,
         ops: &[WriteOp<'_>],
         piece: Piece,
         seal: Seal,
@@ -206,7 +212,7 @@ impl StagedTransport {
         piece.cuts.into_iter().zip(answers).collect()
     }
 
-    async fn read_staged(&self, call: Call<'_>, ops: &mut [ReadOp<'_>]) -> Vec<Answer> {
+    async fn read_staged(&self, call: StagedCall<'_>, ops: &mut [ReadOp<'_>]) -> Vec<Answer> {
         if let Some(lost) = lost(call.peer, ops) {
             return lost;
         }
@@ -242,7 +248,7 @@ impl StagedTransport {
     /// `places` are the range and the offset of each operation.
     async fn read_piece(
         &self,
-        call: &Call<'_>,
+        call: &StagedCall<'_>,
         places: &[(u32, u64)],
         mut piece: Piece,
     ) -> Vec<(Cut, Answer)> {
@@ -269,7 +275,7 @@ impl StagedTransport {
     }
 }
 
-impl Call<'_> {
+impl StagedCall<'_> {
     /// Waits for a buffer, unless a piece has failed.
     async fn lease(&self, stages: &Arc<Stages>) -> Result<Lease, TransferError> {
         if let Some(failure) = &*self.failure.lock() {
@@ -323,7 +329,7 @@ impl Transport for StagedTransport {
         let Some(device) = ops.iter().find_map(|op| op.into.iter().find_map(ReadBuffer::device)) else {
             return self.below.read(peer, grant, ops, deadline);
         };
-        let call = Call { peer, grant, deadline, device, failure: Mutex::default() };
+        let call = StagedCall { peer, grant, deadline, device, failure: Mutex::default() };
         Box::pin(self.read_staged(call, ops))
     }
 
@@ -338,7 +344,7 @@ impl Transport for StagedTransport {
         let Some(device) = ops.iter().find_map(|op| op.from.iter().find_map(WriteBuffer::device)) else {
             return self.below.write(peer, grant, ops, seal, deadline);
         };
-        let call = Call { peer, grant, deadline, device, failure: Mutex::default() };
+        let call = StagedCall { peer, grant, deadline, device, failure: Mutex::default() };
         Box::pin(self.write_staged(call, ops, seal))
     }
 

@@ -19,7 +19,7 @@ use self::own::OwnStore;
 use crate::checksum::{Checksum, Sums};
 use crate::client::TcpTransport;
 use crate::memory::{Areas, newest};
-use crate::path::shm::client::{BounceBuffers, Found, Session, connect};
+use crate::path::shm::client::{BounceBuffers, LocatedRead, Session, connect};
 use crate::path::shm::{ShmAccess, socket_name};
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::server::Memory;
@@ -30,7 +30,7 @@ use crate::{RegisterError, RegisteredMemory, WriteBuffer};
 const SHM: &str = "shm";
 /// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps. Fewer come
 /// with the answer, or the request.
-const WORTH_IT: u64 = 16 << 10;
+const MIN_SHARED: u64 = 16 << 10;
 /// Bytes that are read and summed in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
 /// Bytes after which a read yields to other tasks.
@@ -58,9 +58,9 @@ pub type OnShared = Box<dyn Fn(Access, u64) + Send + Sync>;
 
 /// Stores that were tried, by the memory that was meant.
 #[derive(Default)]
-struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), Reach>>);
+struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), SharingState>>);
 
-enum Reach {
+enum SharingState {
     /// A call connects.
     Connecting,
     Shared(Arc<Session>),
@@ -68,7 +68,7 @@ enum Reach {
     Not(Instant, String),
 }
 
-impl Reach {
+impl SharingState {
     fn report(&self) -> PeerTransport {
         match self {
             Self::Connecting => PeerTransport::unusable(SHM, "being connected"),
@@ -88,7 +88,7 @@ impl Reach {
 struct Connecting<'a> {
     stores: &'a Stores,
     memory: (StoreId, SegmentEpoch),
-    reach: Option<Reach>,
+    state: Option<SharingState>,
 }
 
 impl Drop for Connecting<'_> {
@@ -96,8 +96,8 @@ impl Drop for Connecting<'_> {
         let (mut stores, now) = (self.stores.0.lock(), Instant::now());
         stores.remove(&self.memory);
         // Otherwise the entries of stores that went away would stay here forever.
-        stores.retain(|_, reach| !matches!(reach, Reach::Not(until, _) if *until + TOLD_FOR <= now));
-        stores.extend(self.reach.take().map(|reach| (self.memory, reach)));
+        stores.retain(|_, state| !matches!(state, SharingState::Not(until, _) if *until + TOLD_FOR <= now));
+        stores.extend(self.state.take().map(|state| (self.memory, state)));
     }
 }
 
@@ -124,14 +124,14 @@ impl ShmTransport {
         let memory = (peer.store, peer.epoch);
         match self.stores.0.lock().entry(memory) {
             Entry::Occupied(mut tried) => match tried.get() {
-                Reach::Shared(session) => return Some(session.clone()),
-                Reach::Connecting => return None,
-                Reach::Not(until, _) if Instant::now() < *until => return None,
-                Reach::Not(..) => drop(tried.insert(Reach::Connecting)),
+                SharingState::Shared(session) => return Some(session.clone()),
+                SharingState::Connecting => return None,
+                SharingState::Not(until, _) if Instant::now() < *until => return None,
+                SharingState::Not(..) => drop(tried.insert(SharingState::Connecting)),
             },
-            Entry::Vacant(untried) => drop(untried.insert(Reach::Connecting)),
+            Entry::Vacant(untried) => drop(untried.insert(SharingState::Connecting)),
         }
-        let mut connecting = Connecting { stores: &self.stores, memory, reach: None };
+        let mut connecting = Connecting { stores: &self.stores, memory, state: None };
         match connect(peer, self.access, deadline).await {
             Ok((stream, segments, sharing)) => {
                 let through = if sharing { "transfers with" } else { "reads from" };
@@ -139,7 +139,7 @@ impl ShmTransport {
                 tracing::info!(store = %peer.store, "{through} this store go through shared memory");
                 let (session, offers) = Session::new(address, segments, sharing, self.areas.gone());
                 let session = Arc::new(session);
-                connecting.reach = Some(Reach::Shared(session.clone()));
+                connecting.state = Some(SharingState::Shared(session.clone()));
                 // Before the watch can find that it has ended.
                 drop(connecting);
                 let (stores, mine) = (self.stores.clone(), session.clone());
@@ -154,7 +154,7 @@ impl ShmTransport {
                 tracing::debug!(store = %peer.store, "no shared memory: {why}");
                 // A call without time says nothing about the store.
                 if Instant::now() < deadline {
-                    connecting.reach = Some(Reach::Not(Instant::now() + AGAIN, why));
+                    connecting.state = Some(SharingState::Not(Instant::now() + AGAIN, why));
                 }
                 None
             }
@@ -163,9 +163,9 @@ impl ShmTransport {
 
     /// Copies the bytes of each read, and returns its checksum and whether its bytes are known to be good.
     /// The copies are bounded, so only the deadline and other tasks get between them.
-    async fn copy(found: Vec<Found<'_, '_>>, sums: Sums) -> Vec<(Checksum, bool)> {
+    async fn copy(found: Vec<LocatedRead<'_, '_>>, sums: Sums) -> Vec<(Checksum, bool)> {
         let (mut copied, mut since_turn) = (Vec::with_capacity(found.len()), 0);
-        for Found { segment, bytes, index, op } in found {
+        for LocatedRead { segment, bytes, index, op } in found {
             let (mut checksum, mut from) = (sums.of_reads(), bytes.start);
             for mut part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
                 part.fill_from(&segment.bytes, from);
@@ -190,7 +190,7 @@ impl Stores {
     /// Forgets a session whose connection has ended.
     fn forget(&self, memory: (StoreId, SegmentEpoch), session: &Arc<Session>) {
         let mut stores = self.0.lock();
-        if matches!(stores.get(&memory), Some(Reach::Shared(now)) if Arc::ptr_eq(now, session)) {
+        if matches!(stores.get(&memory), Some(SharingState::Shared(now)) if Arc::ptr_eq(now, session)) {
             stores.remove(&memory);
         }
     }
@@ -213,7 +213,7 @@ impl ShmTransport {
                 return lost;
             }
             let total: u64 = ops.iter().map(ReadOp::len).sum();
-            let usable = |session: &Arc<Session>| total >= WORTH_IT || session.is_stamped();
+            let usable = |session: &Arc<Session>| total >= MIN_SHARED || session.is_stamped();
             let Some(session) = self.session(peer, deadline).await.filter(usable) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
@@ -322,9 +322,9 @@ impl Transport for ShmTransport {
             return peers;
         }
         let stores = self.stores.0.lock();
-        for ((store, _), reach) in stores.iter() {
+        for ((store, _), state) in stores.iter() {
             // All reads may have gone past the store.
-            if let Reach::Shared(session) = reach
+            if let SharingState::Shared(session) = state
                 && !peers.iter().any(|peer| peer.store == *store)
             {
                 let (address, transports) = (session.address.clone(), self.tcp.untried());
@@ -345,7 +345,7 @@ impl Transport for ShmTransport {
             }
             // Of several epochs of a store's memory, the shared one is the present one.
             let reports =
-                stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, reach)| reach.report());
+                stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, state)| state.report());
             let report = reports.max_by_key(|report| report.usable);
             peer.transports.insert(0, report.unwrap_or_else(|| PeerTransport::unusable(SHM, UNTRIED)));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mc_types::{Access, SealedGrant};
 use tokio::time::Instant;
 
-use super::{CACHED, ShmTransport, TURN, WORTH_IT};
+use super::{CACHED, MIN_SHARED, ShmTransport, TURN};
 use crate::WriteBuffer;
 use crate::checksum::{Checksum, RunningChecksum, Sums};
 use crate::client::FromAreas;
@@ -33,7 +33,7 @@ struct Part<'a> {
 /// Whether a batch should go through shared memory.
 pub(super) fn is_worth_it(ops: &[WriteOp<'_>]) -> bool {
     // One of no bytes only seals, and has no place.
-    ops.iter().all(|op| op.len() > 0) && ops.iter().map(WriteOp::len).sum::<u64>() >= WORTH_IT
+    ops.iter().all(|op| op.len() > 0) && ops.iter().map(WriteOp::len).sum::<u64>() >= MIN_SHARED
 }
 
 /// How the rounds of a batch have ended.

@@ -15,7 +15,7 @@ use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::control::socket_options;
 use crate::control::wire::{
-    self, Ask, HELLO_REPLY_LEN, Hello, HelloReply, Request, VERDICT_LEN, VerdictHeader, WireError,
+    self, HELLO_REPLY_LEN, Hello, HelloReply, Request, RequestKind, VERDICT_LEN, VerdictHeader, WireError,
 };
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
@@ -232,11 +232,11 @@ impl Link {
     /// Sends a request without payload, and returns the verdict on it as a whole.
     pub(crate) async fn ask<B>(
         &mut self,
-        ask: Ask,
+        kind: RequestKind,
         grant: &[u8],
         pieces: &[Piece<B>],
     ) -> Result<Result<(), Refused>, Broken> {
-        let id = self.request(ask, grant, pieces);
+        let id = self.request(kind, grant, pieces);
         self.send_out().await?;
         self.receiver.reply(id).await
     }
@@ -265,18 +265,18 @@ impl Link {
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
-    pub(crate) fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
-        let id = self.begin(ask, pieces.len() as u16, grant);
+    pub(crate) fn request<B>(&mut self, kind: RequestKind, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
+        let id = self.begin(kind, pieces.len() as u16, grant);
         pieces.iter().for_each(|piece| piece.wire_op().encode(&mut self.out));
         id
     }
 
     /// Begins to encode a request of `ops` operations, which follow, and returns its id.
-    pub(crate) fn begin(&mut self, ask: Ask, ops: u16, grant: &[u8]) -> u64 {
+    pub(crate) fn begin(&mut self, kind: RequestKind, ops: u16, grant: &[u8]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.out.clear();
-        begin(id, ask, ops, grant, &mut self.out);
+        begin(id, kind, ops, grant, &mut self.out);
         id
     }
 }
@@ -446,8 +446,8 @@ async fn take_turn(since_turn: &mut usize, n: usize) {
 }
 
 /// Begins to encode a request of `ops` operations, which follow.
-pub(crate) fn begin(id: u64, ask: Ask, ops: u16, grant: &[u8], out: &mut Vec<u8>) {
-    Request { id, ask, ops, grant_len: grant.len() as u32 }.encode(out);
+pub(crate) fn begin(id: u64, kind: RequestKind, ops: u16, grant: &[u8], out: &mut Vec<u8>) {
+    Request { id, kind, ops, grant_len: grant.len() as u32 }.encode(out);
     out.extend_from_slice(grant);
 }
 

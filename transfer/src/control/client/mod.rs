@@ -13,5 +13,5 @@ pub(crate) use self::failure::Failure;
 pub(crate) use self::health::Health;
 pub(crate) use self::link::{Broken, CACHED, ConnectError, Link, Outcome, Refused, is_for_now};
 pub use self::options::TcpOptions;
-pub(crate) use self::pipe::{Answer, Asked, Pipe, Place};
+pub(crate) use self::pipe::{Pipe, PipedReply, PipedRequest, Place};
 pub(crate) use self::progress::{Progress, Watch};

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::health::Health;
 use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, begin};
 use super::progress::Watch;
-use crate::control::wire::{Ask, Hello, KINDS_SINCE, Op};
+use crate::control::wire::{Hello, KINDS_SINCE, Op, RequestKind};
 
 /// Maximum number of requests that wait to be sent or for their answer.
 const PLACES: usize = 128;
@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Pipe {
     hello: Hello,
     begun: Instant,
-    calls: mpsc::UnboundedSender<Call>,
+    calls: mpsc::UnboundedSender<PendingRequest>,
     shared: Arc<Shared>,
 }
 
@@ -46,14 +46,14 @@ struct Shared {
 
 /// Place for a request on a connection.
 pub(crate) struct Place {
-    calls: mpsc::UnboundedSender<Call>,
+    calls: mpsc::UnboundedSender<PendingRequest>,
     shared: Arc<Shared>,
     permit: OwnedSemaphorePermit,
 }
 
 /// A request.
-pub(crate) struct Asked {
-    pub(crate) ask: Ask,
+pub(crate) struct PipedRequest {
+    pub(crate) kind: RequestKind,
     pub(crate) grant: SealedGrant,
     pub(crate) ops: Vec<Op>,
     /// The bytes of a write.
@@ -61,7 +61,7 @@ pub(crate) struct Asked {
 }
 
 /// The store's answer.
-pub(crate) struct Answer {
+pub(crate) struct PipedReply {
     /// To each operation.
     pub(crate) verdicts: Vec<Result<(), Refused>>,
     /// The bytes of all operations, if it was a read; unspecified for those that were refused.
@@ -69,16 +69,16 @@ pub(crate) struct Answer {
 }
 
 /// A request, and who waits for the answer.
-struct Call {
-    asked: Asked,
-    to: oneshot::Sender<Answer>,
+struct PendingRequest {
+    asked: PipedRequest,
+    to: oneshot::Sender<PipedReply>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// Requests that were sent, with their ids.
 #[derive(Default)]
 struct InFlight {
-    calls: Mutex<VecDeque<(u64, Call)>>,
+    calls: Mutex<VecDeque<(u64, PendingRequest)>>,
     /// Told when there is one more.
     more: Notify,
 }
@@ -132,10 +132,10 @@ impl Place {
     }
 
     /// Sends a request, and waits for the answer; `None` if the connection breaks.
-    pub(crate) async fn ask(self, asked: Asked) -> Option<Answer> {
+    pub(crate) async fn ask(self, asked: PipedRequest) -> Option<PipedReply> {
         let Self { calls, permit, .. } = self;
         let (to, answer) = oneshot::channel();
-        calls.send(Call { asked, to, _permit: permit }).ok()?;
+        calls.send(PendingRequest { asked, to, _permit: permit }).ok()?;
         tokio::select! {
             biased;
             answer = answer => answer.ok(),
@@ -149,7 +149,7 @@ impl Place {
 async fn serve(
     health: &Health,
     hello: Hello,
-    mut asked: mpsc::UnboundedReceiver<Call>,
+    mut asked: mpsc::UnboundedReceiver<PendingRequest>,
     shared: &Shared,
 ) -> String {
     let options = health.options;
@@ -179,7 +179,7 @@ async fn serve(
 /// Sends requests until nobody can ask any more.
 async fn send_all(
     sender: &mut Sender,
-    asked: &mut mpsc::UnboundedReceiver<Call>,
+    asked: &mut mpsc::UnboundedReceiver<PendingRequest>,
     in_flight: &InFlight,
 ) -> Result<(), Broken> {
     let (mut out, mut next_id) = (Vec::new(), 1_u64);
@@ -188,8 +188,8 @@ async fn send_all(
         while let Some(mut call) = next.take() {
             // A call that is over asks for nothing.
             if !call.to.is_closed() {
-                let Asked { ask, grant, ops, payload } = &mut call.asked;
-                begin(next_id, *ask, ops.len() as u16, grant, &mut out);
+                let PipedRequest { kind, grant, ops, payload } = &mut call.asked;
+                begin(next_id, *kind, ops.len() as u16, grant, &mut out);
                 ops.iter().for_each(|op| op.encode(&mut out));
                 out.append(payload);
                 // Before its first byte is sent, because the answer is expected from then on.
@@ -217,7 +217,7 @@ async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
                 () = receiver.unexpected() => return Broken::Closed,
             }
         };
-        let Call { asked, to, .. } = call;
+        let PendingRequest { asked, to, .. } = call;
         match receive(receiver, id, &asked).await {
             // The call may be over.
             Ok(answer) => drop(to.send(answer)),
@@ -226,8 +226,8 @@ async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
     }
 }
 
-async fn receive(receiver: &mut Receiver, id: u64, asked: &Asked) -> Result<Answer, Broken> {
-    let (ops, reads) = (&asked.ops, asked.ask == Ask::Read);
+async fn receive(receiver: &mut Receiver, id: u64, asked: &PipedRequest) -> Result<PipedReply, Broken> {
+    let (ops, reads) = (&asked.ops, asked.kind == RequestKind::Read);
     let whole = receiver.reply(id).await?;
     let bytes = if reads && whole.is_ok() { ops.iter().map(|op| op.len).sum::<u64>() as usize } else { 0 };
     let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(ops.len()), vec![0; bytes], 0);
@@ -243,5 +243,5 @@ async fn receive(receiver: &mut Receiver, id: u64, asked: &Asked) -> Result<Answ
         at += *len as usize;
         verdicts.push(verdict);
     }
-    Ok(Answer { verdicts, payload })
+    Ok(PipedReply { verdicts, payload })
 }

@@ -8,7 +8,7 @@ use crate::fence::Fenced;
 
 /// The store and epoch whose memory the server serves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct MemoryId {
     pub(crate) store: StoreId,
     pub(crate) epoch: SegmentEpoch,
 }
@@ -92,7 +92,7 @@ impl Refusal {
 }
 
 /// Checks a client's hello and returns the protocol version to speak.
-pub(crate) fn check_hello(here: Identity, times: Option<Times>, hello: &Hello) -> Result<u16, Refusal> {
+pub(crate) fn check_hello(here: MemoryId, times: Option<Times>, hello: &Hello) -> Result<u16, Refusal> {
     let (ours, theirs) = (wire::VERSIONS, hello.versions);
     let version = wire::common_version(ours, theirs).ok_or(Refusal::Version { ours, theirs })?;
     check_identity(here, times, hello.cluster, hello.store, hello.epoch)?;
@@ -101,7 +101,7 @@ pub(crate) fn check_hello(here: Identity, times: Option<Times>, hello: &Hello) -
 
 /// Checks that `grant` permits `asked` at this store now; returns the cluster's time.
 pub(crate) fn check_grant(
-    here: Identity,
+    here: MemoryId,
     times: Option<Times>,
     grant: &Grant,
     asked: Access,
@@ -117,7 +117,7 @@ pub(crate) fn check_grant(
 }
 
 fn check_identity(
-    here: Identity,
+    here: MemoryId,
     times: Option<Times>,
     cluster: ClusterId,
     store: StoreId,
@@ -150,7 +150,7 @@ pub(crate) fn check_op(grant: &Grant, op: Op) -> Result<GrantedRange, Refusal> {
 mod tests {
     use super::*;
 
-    const HERE: Identity = Identity { store: StoreId(2), epoch: SegmentEpoch(3) };
+    const HERE: MemoryId = MemoryId { store: StoreId(2), epoch: SegmentEpoch(3) };
 
     fn times() -> Option<Times> {
         Some(Times { cluster: ClusterId(1), heard: ClusterTime(90), now: ClusterTime(100) })

@@ -7,14 +7,14 @@ use mc_types::Grant;
 
 use super::check::Refusal;
 use super::counters::Counters;
-use super::served::{Incoming, Served};
+use super::served::{AdmittedWrite, ServedMemory};
 use super::socket::{Closed, Socket};
 use crate::control::wire::{self, Op};
 use crate::fence::Fenced;
 
 /// A client's connection, and the answer to its present request.
 pub(crate) struct Exchange<'a> {
-    pub(crate) served: &'a Served,
+    pub(crate) served: &'a ServedMemory,
     pub(crate) socket: Socket,
     /// Protocol version that both ends speak.
     pub(crate) version: u16,
@@ -24,15 +24,15 @@ pub(crate) struct Exchange<'a> {
     pub(crate) out: Vec<u8>,
 }
 
-/// A write that was admitted.
-pub(crate) struct Fetched {
-    pub(crate) write: Incoming,
+/// A write whose bytes the store moves itself.
+pub(crate) struct FetchedWrite {
+    pub(crate) write: AdmittedWrite,
     /// Whether it has lost its pass, so that not all of its bytes have come.
     pub(crate) lost: bool,
 }
 
 impl<'a> Exchange<'a> {
-    pub(crate) fn new(served: &'a Served, socket: Socket) -> Self {
+    pub(crate) fn new(served: &'a ServedMemory, socket: Socket) -> Self {
         Self { served, socket, version: 0, patience: None, out: Vec::new() }
     }
 
@@ -57,7 +57,7 @@ impl<'a> Exchange<'a> {
         &mut self,
         grant: &Grant,
         ops: impl Iterator<Item = Op>,
-    ) -> Vec<Result<Fetched, Refusal>> {
+    ) -> Vec<Result<FetchedWrite, Refusal>> {
         let mut writes = Vec::new();
         for op in ops {
             let write = match self.served.admit_write(grant, op) {
@@ -66,7 +66,7 @@ impl<'a> Exchange<'a> {
                 }
                 answer => answer,
             };
-            writes.push(write.map(|write| Fetched { write, lost: false }));
+            writes.push(write.map(|write| FetchedWrite { write, lost: false }));
         }
         writes
     }
@@ -77,15 +77,15 @@ impl<'a> Exchange<'a> {
         &mut self,
         sealing: Option<&Grant>,
         ranges: impl Iterator<Item = u32>,
-        writes: Vec<Result<Fetched, Refusal>>,
+        writes: Vec<Result<FetchedWrite, Refusal>>,
         bytes: &AtomicU64,
     ) {
         let ranges: Vec<u32> = ranges.collect();
         let (mut outcomes, mut refused) = (Vec::with_capacity(writes.len()), HashMap::new());
         for (write, range) in writes.into_iter().zip(&ranges) {
             let outcome = match write {
-                Ok(Fetched { write, lost: false }) => Ok(Some(write)),
-                Ok(Fetched { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
+                Ok(FetchedWrite { write, lost: false }) => Ok(Some(write)),
+                Ok(FetchedWrite { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
                 // A range is sealed only once its bytes are there: as over TCP.
                 Err(Refusal::Fenced(Fenced::Sealed { .. })) if sealing.is_some() => Ok(None),
                 Err(refusal) => Err(refusal),
@@ -112,7 +112,7 @@ impl<'a> Exchange<'a> {
     /// again succeeds. Everything else that ends a write has taken the range from it.
     pub(crate) async fn end_lost(
         &mut self,
-        write: &Incoming,
+        write: &AdmittedWrite,
         sealing: Option<&Grant>,
     ) -> Result<(), Refusal> {
         let ended = Err(Fenced::Ended { index: write.range.index }.into());

@@ -9,9 +9,9 @@ mod pace;
 mod served;
 mod socket;
 
-pub(crate) use self::check::{Identity, Refusal};
+pub(crate) use self::check::{MemoryId, Refusal};
 pub use self::counters::{Counters, RequestSeconds};
-pub(crate) use self::exchange::{Exchange, Fetched};
+pub(crate) use self::exchange::{Exchange, FetchedWrite};
 pub use self::served::Timeouts;
-pub(crate) use self::served::{Incoming, Lent, Served};
+pub(crate) use self::served::{AdmittedWrite, Lent, ServedMemory};
 pub(crate) use self::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};

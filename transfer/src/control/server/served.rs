@@ -9,7 +9,7 @@ use mc_types::{Access, Grant, GrantKey, GrantedRange, SegmentNumber};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::check::{self, Identity, Refusal};
+use super::check::{self, MemoryId, Refusal};
 use super::counters::{Counters, RequestSeconds};
 use crate::authority::{Authority, Times};
 use crate::control::wire::Op;
@@ -41,8 +41,8 @@ impl Default for Timeouts {
 }
 
 /// The memory that a data server serves, and all that decides on its requests.
-pub(crate) struct Served {
-    pub(crate) identity: Identity,
+pub(crate) struct ServedMemory {
+    pub(crate) identity: MemoryId,
     pub(crate) key: GrantKey,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
     pub(crate) lent: ArcSwap<Vec<Arc<Lent>>>,
@@ -67,7 +67,7 @@ pub(crate) struct Lent {
 }
 
 /// A write whose bytes are about to come in: their place, and the pass.
-pub(crate) struct Incoming {
+pub(crate) struct AdmittedWrite {
     pub(crate) lent: Arc<Lent>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Incoming {
     pub(crate) times: Times,
 }
 
-impl Incoming {
+impl AdmittedWrite {
     /// Seals all of its granted range. The record keeps the time of its admission: each grant that the seal must refuse
     /// was made before that.
     pub(crate) fn seal(&self, grant: &Grant) -> Result<(), Fenced> {
@@ -87,7 +87,7 @@ impl Incoming {
     }
 }
 
-impl Served {
+impl ServedMemory {
     /// Serves a further segment.
     pub(crate) fn lend(&self, segment: Arc<Segment>) {
         let stamps = segment.new_stamps();
@@ -135,7 +135,7 @@ impl Served {
     }
 
     /// Registers a write of all of `op`'s range, and returns the place of its bytes.
-    pub(crate) fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming, Refusal> {
+    pub(crate) fn admit_write(&self, grant: &Grant, op: Op) -> Result<AdmittedWrite, Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
@@ -144,7 +144,7 @@ impl Served {
         if let Some(stamps) = &lent.stamps {
             stamps.stamp(&(offset..offset + op.len), range.index);
         }
-        Ok(Incoming { lent, offset, len: op.len, pass, range, times })
+        Ok(AdmittedWrite { lent, offset, len: op.len, pass, range, times })
     }
 
     /// [`Self::admit_write`] for a write that has to wait: for room, which comes only when a master says the time, or for a
@@ -154,7 +154,7 @@ impl Served {
         grant: &Grant,
         op: Op,
         until: &mut Option<Instant>,
-    ) -> Result<Incoming, Refusal> {
+    ) -> Result<AdmittedWrite, Refusal> {
         let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
         let mut counted = false;
         loop {
@@ -185,7 +185,7 @@ impl Served {
     /// Counts a write whose bytes are there in `bytes`, and seals its range if there is a grant for that.
     pub(crate) async fn end_write(
         &self,
-        write: &Incoming,
+        write: &AdmittedWrite,
         sealing: Option<&Grant>,
         bytes: &AtomicU64,
         until: &mut Option<Instant>,
@@ -202,7 +202,7 @@ impl Served {
     /// for over another connection; until `until`, as above.
     pub(crate) async fn seal(
         &self,
-        write: &Incoming,
+        write: &AdmittedWrite,
         grant: &Grant,
         until: &mut Option<Instant>,
     ) -> Result<(), Fenced> {

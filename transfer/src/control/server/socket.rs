@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::pace::Pace;
-use super::served::Incoming;
+use super::served::AdmittedWrite;
 use crate::control::wire::WireError;
 use crate::fence::HeldPass;
 use crate::memory::Segment;
@@ -57,7 +57,7 @@ pub(crate) enum Received {
 
 /// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be
 /// held at this moment; `None` when the first has lost its pass.
-fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming], done: u64) -> io::Result<Option<usize>> {
+fn receive_some(socket: BorrowedFd<'_>, writes: &[AdmittedWrite], done: u64) -> io::Result<Option<usize>> {
     // Each piece with the hold that keeps it valid.
     let mut pieces: SmallVec<[(HeldPass<'_>, &Segment, u64, u64); 1]> = SmallVec::with_capacity(writes.len());
     let mut room = RECV_CHUNK;
@@ -162,7 +162,7 @@ impl Socket {
     /// byte is received under its write's pass; when a write has lost its pass, the rest of its bytes is dropped.
     pub(crate) async fn receive(
         &mut self,
-        writes: &[Incoming],
+        writes: &[AdmittedWrite],
         outcomes: &mut SmallVec<[Received; 1]>,
     ) -> Result<(), Closed> {
         // The first write that is not done, and the number of its bytes that have been received.

@@ -19,26 +19,26 @@ fn the_encoding_is_stable() {
     );
 
     let mut out = Vec::new();
-    Request { id: 9, ask: Ask::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    Request { id: 9, kind: RequestKind::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
     Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
 
-    for (ask, golden) in [
-        (Ask::Read, [1, 0]),
-        (Ask::Check, [1, 1]),
-        (Ask::Pair(Access::Read), [1, 2]),
-        (Ask::RdmaRead, [1, 3]),
-        (Ask::Write, [2, 0]),
-        (Ask::WriteAndSeal, [2, 1]),
-        (Ask::Pair(Access::Write), [2, 2]),
-        (Ask::RdmaWrite, [2, 3]),
-        (Ask::RdmaWriteAndSeal, [2, 4]),
-        (Ask::Probe(Access::Read), [1, 7]),
-        (Ask::Probe(Access::Write), [2, 7]),
+    for (kind, golden) in [
+        (RequestKind::Read, [1, 0]),
+        (RequestKind::Check, [1, 1]),
+        (RequestKind::Pair(Access::Read), [1, 2]),
+        (RequestKind::RdmaRead, [1, 3]),
+        (RequestKind::Write, [2, 0]),
+        (RequestKind::WriteAndSeal, [2, 1]),
+        (RequestKind::Pair(Access::Write), [2, 2]),
+        (RequestKind::RdmaWrite, [2, 3]),
+        (RequestKind::RdmaWriteAndSeal, [2, 4]),
+        (RequestKind::Probe(Access::Read), [1, 7]),
+        (RequestKind::Probe(Access::Write), [2, 7]),
     ] {
         let mut out = Vec::new();
-        Request { id: 9, ask, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+        Request { id: 9, kind, ops: 1, grant_len: 0x0203 }.encode(&mut out);
         assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, golden[0], golden[1], 0, 1, 0, 0, 2, 3]);
     }
 
@@ -49,7 +49,7 @@ fn the_encoding_is_stable() {
     assert_eq!(out[OP_LEN..], [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9]);
     assert_eq!(RdmaOp::decode_all(&out).collect::<Vec<_>>(), [RdmaOp { op, key: 8, address: 9 }]);
     let end =
-        End { link: 1, reads_at_once: 2, way: 3, pair: 4, first_packet: 5, mtu: 6, lid: 7, gid: [8; 16] };
+        End { link: 1, reads_at_once: 2, device: 3, pair: 4, first_packet: 5, mtu: 6, lid: 7, gid: [8; 16] };
     let mut out = Vec::new();
     end.encode(&mut out);
     let mut golden = vec![1, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 7];
@@ -76,7 +76,7 @@ fn the_encoding_is_stable() {
 fn every_field_is_bounded_before_anything_is_read_for_it() {
     let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
         let mut out = Vec::new();
-        Request { id: 1, ask: Ask::Write, ops, grant_len }.encode(&mut out);
+        Request { id: 1, kind: RequestKind::Write, ops, grant_len }.encode(&mut out);
         out[8..10].copy_from_slice(&access);
         Request::decode(out.as_slice().try_into().unwrap())
     };
@@ -142,8 +142,8 @@ proptest! {
             versions: (min, max), cluster: ClusterId(cluster), store: StoreId(store), epoch: SegmentEpoch(epoch),
         };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let ask = [[Ask::Read, Ask::Check], [Ask::Write, Ask::WriteAndSeal]][usize::from(write)][(id % 2) as usize];
-        let request = Request { id, ask, ops, grant_len };
+        let kind = [[RequestKind::Read, RequestKind::Check], [RequestKind::Write, RequestKind::WriteAndSeal]][usize::from(write)][(id % 2) as usize];
+        let request = Request { id, kind, ops, grant_len };
         let mut out = Vec::new();
         request.encode(&mut out);
         prop_assert_eq!(Request::decode(out.as_slice().try_into().unwrap()), Ok(request));

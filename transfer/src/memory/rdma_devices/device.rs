@@ -10,8 +10,8 @@ use crate::memory::mapping::{Mapping, Protection, memory_file};
 /// Bytes of zeros that each device has registered, for probes of clients.
 pub(crate) const BLANK_LEN: u64 = 4 << 10;
 
-/// A way into the network: a device, with the port and address that were chosen.
-pub(crate) struct Way {
+/// An open device, with the port and address that were chosen.
+pub(crate) struct RdmaDevice {
     pub(crate) domain: Arc<Domain>,
     /// The present path, or why there is none.
     pub(super) path: Mutex<Result<Path, NoRdma>>,
@@ -22,30 +22,30 @@ pub(crate) struct Way {
     pub(crate) completed: AtomicU64,
 }
 
-impl Way {
+impl RdmaDevice {
     pub(super) fn open(name: &str, options: &RdmaOptions) -> Result<(Self, Vec<String>), String> {
         let device = Device::open(name).map_err(|error| error.to_string())?;
         let limits = device.limits().map_err(|error| error.to_string())?;
         let domain = Domain::new(device).map_err(|error| error.to_string())?;
         let blank =
             blank(&domain).map_err(|why| format!("RDMA device {name}: no memory for probes: {why}"))?;
-        let way = Self {
+        let opened = Self {
             domain,
             blank,
             path: Mutex::new(Err(NoRdma(String::new()))),
             limits,
             completed: AtomicU64::new(0),
         };
-        match way.find_path(options) {
+        match opened.find_path(options) {
             Ok((path, reasons)) => {
-                self_test(&way.domain, path)?;
-                *way.path.lock() = Ok(path);
-                Ok((way, reasons))
+                self_test(&opened.domain, path)?;
+                *opened.path.lock() = Ok(path);
+                Ok((opened, reasons))
             }
             Err(why) => {
                 let reasons = vec![why.to_string()];
-                *way.path.lock() = Err(why);
-                Ok((way, reasons))
+                *opened.path.lock() = Err(why);
+                Ok((opened, reasons))
             }
         }
     }

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use mc_verbs::{Timing, device_names, self_test};
 
-use super::device::Way;
+use super::device::RdmaDevice;
 use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions};
 
 /// The RDMA devices that this process uses, open.
 pub(crate) struct Devices {
-    pub(crate) ways: Vec<Way>,
+    pub(crate) opened: Vec<RdmaDevice>,
     /// Why other devices were left when these were opened.
     left: Vec<String>,
     names: RdmaDevices,
@@ -25,11 +25,11 @@ impl Devices {
             RdmaDevices::Auto => device_names().map_err(|error| NoRdma(error.to_string()))?,
             RdmaDevices::Named(names) => names.clone(),
         };
-        let (mut ways, mut left) = (Vec::new(), Vec::new());
+        let (mut opened, mut left) = (Vec::new(), Vec::new());
         for name in names {
-            match Way::open(&name, options) {
-                Ok((way, reasons)) => {
-                    match way.path() {
+            match RdmaDevice::open(&name, options) {
+                Ok((device, reasons)) => {
+                    match device.path() {
                         Ok(_) => {
                             tracing::info!(
                                 device = name,
@@ -39,18 +39,18 @@ impl Devices {
                         }
                         Err(why) => tracing::warn!("waits for an RDMA device: {why}"),
                     }
-                    ways.push(way);
+                    opened.push(device);
                 }
                 Err(why) if matches!(devices, RdmaDevices::Named(_)) => return Err(NoRdma(why)),
                 Err(why) => left.push(why),
             }
         }
-        if ways.is_empty() {
+        if opened.is_empty() {
             left.push("no RDMA device can be used".to_owned());
             return Err(NoRdma(left.join("; ")));
         }
         left.iter().for_each(|why| tracing::warn!("goes on without an RDMA device: {why}"));
-        Ok(Arc::new(Self { ways, left, names: devices.clone(), options: options.clone() }))
+        Ok(Arc::new(Self { opened, left, names: devices.clone(), options: options.clone() }))
     }
 
     /// Reports on the devices, whether they can be used or not. `try_memory` registers memory with one, and returns its bytes.
@@ -68,17 +68,19 @@ impl Devices {
                 device_names().map_err(|error| NoRdma(error.to_string()))?
             }
         };
-        let report = |device: String| match Way::open(&device, options) {
-            Ok((way, reasons)) if way.path().is_err() => DeviceReport { device, usable: false, reasons },
-            Ok((way, mut reasons)) => {
-                let limits = way.limits;
+        let report = |device: String| match RdmaDevice::open(&device, options) {
+            Ok((opened, reasons)) if opened.path().is_err() => {
+                DeviceReport { device, usable: false, reasons }
+            }
+            Ok((opened, mut reasons)) => {
+                let limits = opened.limits;
                 reasons.push(format!(
                     "registers up to {} bytes at once, {} queue pairs, {} reads at once in each",
                     limits.region_bytes, limits.queue_pairs, limits.reads_at_once
                 ));
                 reasons.push("moved 4 KiB each way between two queue pairs of its own".to_owned());
                 let (names, options) = (devices.clone(), options.clone());
-                let memory = try_memory(&Self { ways: vec![way], left: Vec::new(), names, options });
+                let memory = try_memory(&Self { opened: vec![opened], left: Vec::new(), names, options });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
                     Err(why) => why.to_string(),
@@ -97,30 +99,30 @@ impl Devices {
 
     /// Names of the devices that can be used at present.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.ways.iter().filter(|way| way.path().is_ok()).map(Way::name)
+        self.opened.iter().filter(|device| device.path().is_ok()).map(RdmaDevice::name)
     }
 
     /// Why other devices can't be used at present: one line for each, which names it.
     pub(crate) fn lacks(&self) -> Vec<String> {
-        let down = self.ways.iter().filter_map(|way| way.path().err().map(|why| why.to_string()));
+        let down = self.opened.iter().filter_map(|device| device.path().err().map(|why| why.to_string()));
         self.left.iter().cloned().chain(down).collect()
     }
 
     /// Why none of the devices can be used at present.
     pub(crate) fn why_down(&self) -> Option<NoRdma> {
         let reasons: Vec<String> =
-            self.ways.iter().filter_map(|way| way.path().err().map(|why| why.to_string())).collect();
-        (reasons.len() == self.ways.len()).then(|| NoRdma(reasons.join("; ")))
+            self.opened.iter().filter_map(|device| device.path().err().map(|why| why.to_string())).collect();
+        (reasons.len() == self.opened.len()).then(|| NoRdma(reasons.join("; ")))
     }
 
     /// Reads the path of a device again, after an event. Queue pairs that are connected keep theirs; if it is gone, they fail, and
     /// others are made.
     pub(super) fn renew(&self, nth: usize, event: &str) {
-        let Some(way) = self.ways.get(nth) else { return };
-        let mut found = way.find_path(&self.options);
-        let before = way.path();
+        let Some(device) = self.opened.get(nth) else { return };
+        let mut found = device.find_path(&self.options);
+        let before = device.path();
         if let (Err(_), Ok((path, _))) = (&before, &found)
-            && let Err(why) = self_test(&way.domain, *path)
+            && let Err(why) = self_test(&device.domain, *path)
         {
             found = Err(NoRdma(why));
         }
@@ -130,20 +132,20 @@ impl Devices {
         }
         match &now {
             Ok(path) => {
-                tracing::info!(device = way.name(), event, address = %path.gid, "goes on over another path");
+                tracing::info!(device = device.name(), event, address = %path.gid, "goes on over another path");
             }
             Err(why) => tracing::warn!(event, "an RDMA device can't be used at present: {why}"),
         }
-        *way.path.lock() = now;
+        *device.path.lock() = now;
     }
 
     /// Gives a device up.
     pub(super) fn fail(&self, nth: usize) {
-        let Some(way) = self.ways.get(nth) else { return };
+        let Some(device) = self.opened.get(nth) else { return };
         let why =
-            format!("RDMA device {}: it has failed: restart this process once it works again", way.name());
+            format!("RDMA device {}: it has failed: restart this process once it works again", device.name());
         tracing::error!("{why}");
-        *way.path.lock() = Err(NoRdma(why));
+        *device.path.lock() = Err(NoRdma(why));
     }
 
     /// Maximum number of queue pairs of a store.
@@ -158,6 +160,6 @@ impl Devices {
 
     /// Number of devices.
     pub(crate) fn len(&self) -> usize {
-        self.ways.len()
+        self.opened.len()
     }
 }

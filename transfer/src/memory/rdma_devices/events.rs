@@ -12,8 +12,8 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Follows each device on a thread of its own, until `devices` are gone.
 pub(in crate::memory) fn follow(devices: &Arc<Devices>) {
-    for (nth, way) in devices.ways.iter().enumerate() {
-        let (devices, device) = (Arc::downgrade(devices), way.domain.device().clone());
+    for (nth, opened) in devices.opened.iter().enumerate() {
+        let (devices, device) = (Arc::downgrade(devices), opened.domain.device().clone());
         let name = device.name().to_owned();
         let follow = move || follow_device(&devices, nth, &device);
         if let Err(error) = std::thread::Builder::new().name("mc-rdma-events".to_owned()).spawn(follow) {

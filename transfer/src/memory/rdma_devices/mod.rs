@@ -6,7 +6,7 @@ mod events;
 mod names;
 mod options;
 
-pub(crate) use self::device::{BLANK_LEN, Way};
+pub(crate) use self::device::{BLANK_LEN, RdmaDevice};
 pub(crate) use self::devices::Devices;
 pub(in crate::memory) use self::events::follow;
 pub use self::names::{ParseRdmaDevicesError, RdmaDevices};

@@ -4,11 +4,11 @@ use mc_verbs::{Address, LinkLayer, Path, QueuePair};
 
 use crate::control::wire::End;
 
-/// The end of a queue pair. `way` is a number that [`End::way`] explains.
-pub(crate) fn end_of(pair: &QueuePair, reads_at_once: u8, way: u16) -> End {
+/// The end of a queue pair. `device` is a number that [`End::device`] explains.
+pub(crate) fn end_of(pair: &QueuePair, reads_at_once: u8, device: u16) -> End {
     let link = link(pair.path());
     let Address { pair, first_packet, lid, gid, mtu } = pair.address();
-    End { link, reads_at_once, way, pair, first_packet, mtu, lid, gid }
+    End { link, reads_at_once, device, pair, first_packet, mtu, lid, gid }
 }
 
 /// Number of the kind of link of a path in an end.

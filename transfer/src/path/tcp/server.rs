@@ -4,7 +4,7 @@ use mc_types::Grant;
 use smallvec::SmallVec;
 
 use crate::control::server::{
-    Closed, Counters, Exchange, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Refusal,
+    AdmittedWrite, Closed, Counters, Exchange, MAX_TOGETHER, RECV_CHUNK, Received, Refusal,
 };
 use crate::control::wire::Op;
 use crate::fence::Fenced;
@@ -96,7 +96,7 @@ impl Exchange<'_> {
     /// releases their passes.
     async fn receive(
         &mut self,
-        writes: &mut SmallVec<[Incoming; 1]>,
+        writes: &mut SmallVec<[AdmittedWrite; 1]>,
         outcomes: &mut SmallVec<[Received; 1]>,
         sealing: Option<&Grant>,
     ) -> Result<(), Closed> {

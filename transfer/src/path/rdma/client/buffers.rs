@@ -1,8 +1,8 @@
 //! The client's memory that a store's card reads and writes for one request after the other.
 
 use super::end::ClientEnd;
+use crate::blocking_drop::drop_blocking;
 use crate::checksum::RunningChecksum;
-use crate::elsewhere::drop_elsewhere;
 use crate::memory::{NoRdma, Reached, Staging};
 use crate::{ReadBuffer, WriteBuffer};
 
@@ -17,23 +17,23 @@ pub(crate) struct Buffers {
     staging: Staging,
     /// Memory of the caller that requests name.
     reached: Vec<Reached>,
-    way: usize,
+    device: usize,
 }
 
 impl Buffers {
     pub(crate) fn new(end: ClientEnd, staging: Staging, reached: Vec<Reached>) -> Self {
-        let way = end.way();
-        Self { end: Some(end), staging, reached, way }
+        let device = end.device_number();
+        Self { end: Some(end), staging, reached, device }
     }
 
     /// Number of the device.
-    pub(crate) fn way(&self) -> usize {
-        self.way
+    pub(crate) fn device(&self) -> usize {
+        self.device
     }
 
     /// See [`Staging::parts`].
     pub(crate) fn parts(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64, u32, u64)> {
-        self.staging.parts(self.way, at, len)
+        self.staging.parts(self.device, at, len)
     }
 
     /// Copies bytes into the staging memory at `at`, and adds the copy to a checksum.
@@ -51,18 +51,18 @@ impl Buffers {
     /// # Errors
     /// When some is not registered there.
     pub(crate) fn check(&self) -> Result<(), NoRdma> {
-        let is_reached = |reached: &Reached| reached.place(self.way).is_some();
-        if self.staging.is_registered(self.way) && self.reached.iter().all(is_reached) {
+        let is_reached = |reached: &Reached| reached.place(self.device).is_some();
+        if self.staging.is_registered(self.device) && self.reached.iter().all(is_reached) {
             return Ok(());
         }
-        let device = self.end.as_ref().map_or("?", ClientEnd::device);
+        let device = self.end.as_ref().map_or("?", ClientEnd::device_name);
         Err(NoRdma(format!("RDMA device {device} could not register memory of this process")))
     }
 
     /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.
-    pub(crate) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
+    pub(crate) async fn notified(&mut self, number: u32) -> Result<(), NoRdma> {
         match &mut self.end {
-            Some(end) => end.told(number).await,
+            Some(end) => end.notified(number).await,
             None => Err(NoRdma("the end was given back".to_owned())),
         }
     }
@@ -88,7 +88,7 @@ impl Buffers {
     fn end_access(&mut self) -> Result<(), NoRdma> {
         let Some(end) = self.end.take() else { return Ok(()) };
         let ended = end.pair().destroy().map_err(|error| NoRdma(error.to_string()));
-        drop_elsewhere(end);
+        drop_blocking(end);
         if let Err(why) = &ended {
             tracing::error!("{why}: the memory of a transfer is lost until this process ends");
             if self.reached.iter().any(Reached::is_raw) {

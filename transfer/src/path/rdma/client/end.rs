@@ -18,17 +18,20 @@ const READS_AT_ONCE: u8 = 16;
 pub(crate) struct ClientEnd {
     pair: Arc<QueuePair>,
     completions: Completions,
-    way: usize,
+    device: usize,
     ours: End,
     timing: Timing,
 }
 
 impl ClientEnd {
-    /// Creates an end that is not connected. It goes out through the device `way`, and wishes for the store's device `theirs`.
-    pub(crate) fn new(rdma: &Rdma, way: usize, theirs: u16) -> Result<Self, NoRdma> {
+    /// Creates an end that is not connected. It goes out through `device`, and wishes for the store's device `theirs`.
+    pub(crate) fn new(rdma: &Rdma, device: usize, theirs: u16) -> Result<Self, NoRdma> {
         let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
-        let here =
-            rdma.devices().ways.get(way).ok_or_else(|| NoRdma(format!("there is no RDMA device {way}")))?;
+        let here = rdma
+            .devices()
+            .opened
+            .get(device)
+            .ok_or_else(|| NoRdma(format!("there is no RDMA device {device}")))?;
         let completions = Completions::new(here.domain.device(), MESSAGES + 2).map_err(NoRdma)?;
         let reads_at_once = here.limits.reads_at_once.clamp(1, READS_AT_ONCE);
         let capacity = Capacity { requests: 1, pieces: 1, messages: MESSAGES, reads_at_once, remote: true };
@@ -36,7 +39,7 @@ impl ClientEnd {
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
         let ours = end_of(&pair, reads_at_once, theirs);
-        Ok(Self { pair: Arc::new(pair), completions, way, ours, timing: rdma.devices().timing() })
+        Ok(Self { pair: Arc::new(pair), completions, device, ours, timing: rdma.devices().timing() })
     }
 
     /// This end, for the store.
@@ -50,12 +53,12 @@ impl ClientEnd {
     }
 
     /// Number of its device.
-    pub(crate) fn way(&self) -> usize {
-        self.way
+    pub(crate) fn device_number(&self) -> usize {
+        self.device
     }
 
     /// Name of its device.
-    pub(crate) fn device(&self) -> &str {
+    pub(crate) fn device_name(&self) -> &str {
         self.pair.device().name()
     }
 
@@ -65,20 +68,20 @@ impl ClientEnd {
     }
 
     /// Returns once the store has sent the message `number`: then the bytes that it wrote before can be read here.
-    pub(crate) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
+    pub(crate) async fn notified(&mut self, number: u32) -> Result<(), NoRdma> {
         loop {
-            let mut told = false;
+            let mut notified = false;
             for completion in self.completions.next().await.map_err(NoRdma)? {
                 match completion.result {
                     Ok(Kind::Received(message)) => {
-                        told |= message == number;
+                        notified |= message == number;
                         self.pair.expect_messages(0, 1).map_err(|error| NoRdma(error.to_string()))?;
                     }
                     Ok(Kind::Sent) => {}
                     Err(failure) => return Err(NoRdma(failure.to_string())),
                 }
             }
-            if told {
+            if notified {
                 return Ok(());
             }
         }

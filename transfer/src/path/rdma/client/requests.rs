@@ -10,18 +10,20 @@ use tokio::time::timeout;
 
 use super::buffers::Buffers;
 use super::end::ClientEnd;
-use super::ways::{Ways, devices_of};
+use super::routes::{Routes, devices_of};
+use crate::blocking_drop::BlockingDrop;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::control::client::pieces::{Buffer, Piece};
 use crate::control::client::{Broken, Link, Outcome, Progress, Refused, is_for_now};
-use crate::control::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
-use crate::elsewhere::Elsewhere;
+use crate::control::wire::{
+    END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp, RequestKind,
+};
 use crate::memory::{Areas, Exposures, Rdma, Reached, Staging};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
 /// Fewest bytes of a turn that go by RDMA. Fewer are there with the answer over TCP, which RDMA needs as well.
-const WORTH_IT: u64 = 16 << 10;
+const MIN_RDMA: u64 = 16 << 10;
 /// Maximum bytes of one request, and so of a piece.
 pub(crate) const REQUEST: u64 = 4 << 20;
 /// Operations that a request may have less than [`MAX_OPS`], because some are cut.
@@ -32,7 +34,7 @@ const CACHED: usize = 128 << 10;
 const SLOWEST: u64 = 100 << 20;
 
 /// RDMA, as the calls of a transport may use it.
-pub(crate) struct ByRdma {
+pub(crate) struct RdmaClient {
     pub(crate) rdma: Arc<Rdma>,
     pub(crate) areas: Arc<Areas>,
     /// Where the areas are registered, for the devices of stores.
@@ -49,38 +51,38 @@ pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
 pub(crate) struct PairedLink {
     pub(crate) link: Link,
     /// After the connection: to destroy it takes longer.
-    paired: Option<Paired>,
+    pair: Option<Pair>,
 }
 
 /// The end of a pair beside a connection.
-struct Paired {
-    end: Elsewhere<ClientEnd>,
-    way: usize,
+struct Pair {
+    end: BlockingDrop<ClientEnd>,
+    route: usize,
 }
 
-impl Paired {
-    fn new(end: ClientEnd, way: usize) -> Self {
-        Self { end: Elsewhere::new(end), way }
+impl Pair {
+    fn new(end: ClientEnd, route: usize) -> Self {
+        Self { end: BlockingDrop::new(end), route }
     }
 }
 
 /// Why a connection has no queue pair.
 pub(crate) enum NoPair {
-    /// No way can be tried now.
-    NoWay(String),
+    /// No route can be tried now.
+    NoRoute(String),
     /// The store refused the grant, or knows no master yet: for any other request as well.
     Refused(Refused),
 }
 
-impl ByRdma {
+impl RdmaClient {
     /// Number of this process's devices.
-    pub(crate) fn ways(&self) -> usize {
+    pub(crate) fn device_count(&self) -> usize {
         self.rdma.len()
     }
 
     /// Whether a turn of so many bytes should go by RDMA.
     pub(crate) fn wants(&self, bytes: u64) -> bool {
-        bytes >= if self.only { 1 } else { WORTH_IT }
+        bytes >= if self.only { 1 } else { MIN_RDMA }
     }
 
     /// Finds the bytes of a turn's pieces, and waits for staging memory for those that have to be copied.
@@ -140,30 +142,30 @@ impl Places {
 
 impl PairedLink {
     pub(crate) fn new(link: Link) -> Self {
-        Self { link, paired: None }
+        Self { link, pair: None }
     }
 
-    /// Makes the pair beside this connection, if it has none. A way that fails is left.
+    /// Makes the pair beside this connection, if it has none. A route that fails is suspended.
     pub(crate) async fn pair_up(
         &mut self,
-        by: &ByRdma,
-        ways: &Ways,
+        client: &RdmaClient,
+        routes: &Routes,
         patience: Duration,
         access: Access,
         grant: &[u8],
     ) -> Result<Result<(), NoPair>, Broken> {
-        match &self.paired {
-            Some(paired) if !ways.is_left(paired.way) => return Ok(Ok(())),
-            _ => self.paired = None,
+        match &self.pair {
+            Some(pair) if !routes.is_suspended(pair.route) => return Ok(Ok(())),
+            _ => self.pair = None,
         }
-        let way = match ways.pick(by.rdma.len()) {
-            Ok(way) => way,
-            Err(why) => return Ok(Err(NoPair::NoWay(why))),
+        let route = match routes.pick(client.rdma.len()) {
+            Ok(route) => route,
+            Err(why) => return Ok(Err(NoPair::NoRoute(why))),
         };
-        let made = self.make_pair_within(patience, by, ways, way, (access, grant)).await;
-        let made = made.inspect_err(|broken| broken.leave(ways, way))?;
-        if let Err(NoPair::NoWay(why)) = &made {
-            ways.leave(way, why);
+        let made = self.make_pair_within(patience, client, routes, route, (access, grant)).await;
+        let made = made.inspect_err(|broken| broken.suspend(routes, route))?;
+        if let Err(NoPair::NoRoute(why)) = &made {
+            routes.suspend(route, why);
         }
         Ok(made)
     }
@@ -171,38 +173,37 @@ impl PairedLink {
     async fn make_pair_within(
         &mut self,
         patience: Duration,
-        by: &ByRdma,
-        ways: &Ways,
-        way: usize,
+        client: &RdmaClient,
+        routes: &Routes,
+        route: usize,
         (access, grant): (Access, &[u8]),
     ) -> Result<Result<(), NoPair>, Broken> {
         // A device that reaches nobody any more may look for its peer for seconds, at either end.
         let progress = self.link.progress();
-        within(patience, 0, &progress, self.make_pair(by, ways, way, access, grant)).await
+        within(patience, 0, &progress, self.make_pair(client, routes, route, access, grant)).await
     }
 
-    /// Makes a pair over the way, and has the store write to memory of this process by it. A store before [`PROBE_SINCE`] makes the pair
+    /// Makes a pair over the route, and has the store write to memory of this process by it. A store before [`PROBE_SINCE`] makes the pair
     /// only.
     pub(crate) async fn probe(
         &mut self,
-        by: &ByRdma,
-        ways: &Ways,
-        way: usize,
+        client: &RdmaClient,
+        routes: &Routes,
+        route: usize,
         (access, grant): (Access, &[u8]),
         (staging, patience): (Staging, Duration),
     ) -> Result<Result<(), NoPair>, Broken> {
-        if let Err(no_pair) = self.make_pair_within(patience, by, ways, way, (access, grant)).await? {
+        if let Err(no_pair) = self.make_pair_within(patience, client, routes, route, (access, grant)).await? {
             return Ok(Err(no_pair));
         }
-        let Some(Paired { end, .. }) = self.paired.take().filter(|_| self.link.version() >= PROBE_SINCE)
-        else {
+        let Some(Pair { end, .. }) = self.pair.take().filter(|_| self.link.version() >= PROBE_SINCE) else {
             return Ok(Ok(()));
         };
         let mut buffers = Buffers::new(end.into_inner(), staging, Vec::new());
         let progress = self.link.progress();
         let asked = async {
             buffers.check().map_err(|why| Broken::Rdma(why.to_string()))?;
-            let id = self.link.begin(Ask::Probe(access), 1, grant);
+            let id = self.link.begin(RequestKind::Probe(access), 1, grant);
             for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
                 RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.link.out());
             }
@@ -213,12 +214,12 @@ impl PairedLink {
             if let Err(refused) = self.link.receiver.verdict().await? {
                 return Err(Broken::Rdma(refused.reason));
             }
-            buffers.told(id as u32).await.map_err(|why| Broken::Rdma(why.to_string()))?;
+            buffers.notified(id as u32).await.map_err(|why| Broken::Rdma(why.to_string()))?;
             Ok(Ok(()))
         };
         match within(patience, PROBE_LEN, &progress, asked).await {
             Ok(answer) => {
-                self.paired = buffers.settled().map(|end| Paired::new(end, way));
+                self.pair = buffers.settled().map(|end| Pair::new(end, route));
                 Ok(answer)
             }
             Err(broken) => Err(broken.given_up(buffers).await),
@@ -227,51 +228,51 @@ impl PairedLink {
 
     async fn make_pair(
         &mut self,
-        by: &ByRdma,
-        ways: &Ways,
-        way: usize,
+        client: &RdmaClient,
+        routes: &Routes,
+        route: usize,
         access: Access,
         grant: &[u8],
     ) -> Result<Result<(), NoPair>, Broken> {
-        let no_way = |why: String| Ok(Err(NoPair::NoWay(why)));
+        let no_route = |why: String| Ok(Err(NoPair::NoRoute(why)));
         if self.link.version() < RDMA_SINCE {
             let version = self.link.version();
-            return no_way(format!(
+            return no_route(format!(
                 "the store speaks version {version} of the transfer protocol, without RDMA"
             ));
         }
-        let theirs = ways.theirs();
-        let (device, wish) = devices_of(way, by.rdma.len(), theirs);
+        let theirs = routes.theirs();
+        let (device, wish) = devices_of(route, client.rdma.len(), theirs);
         // The store counts its devices around, so that before its first answer a device of ours wishes for that of the same number.
         let wish = u16::try_from(if theirs == 0 { device } else { wish }).unwrap_or(0);
-        let rdma = by.rdma.clone();
+        let rdma = client.rdma.clone();
         let made = tokio::task::spawn_blocking(move || ClientEnd::new(&rdma, device, wish)).await;
         let end = match made {
-            Ok(Ok(end)) => Elsewhere::new(end),
-            Ok(Err(error)) => return no_way(error.to_string()),
-            Err(failed) => return no_way(failed.to_string()),
+            Ok(Ok(end)) => BlockingDrop::new(end),
+            Ok(Err(error)) => return no_route(error.to_string()),
+            Err(failed) => return no_route(failed.to_string()),
         };
-        let id = self.link.begin(Ask::Pair(access), 1, grant);
+        let id = self.link.begin(RequestKind::Pair(access), 1, grant);
         end.end().encode(self.link.out());
         self.link.send_out().await?;
         match self.link.receiver.reply(id).await? {
             Ok(()) => {}
-            Err(Refused { device: true, reason, .. }) => return no_way(reason),
+            Err(Refused { device: true, reason, .. }) => return no_route(reason),
             Err(refused) => return Ok(Err(NoPair::Refused(refused))),
         }
         let mut theirs = [0; END_LEN];
         self.link.receiver.read_exact(&mut theirs).await?;
         let theirs = End::decode(&theirs);
-        ways.learn(usize::from(theirs.way).clamp(1, 64));
+        routes.learn(usize::from(theirs.device).clamp(1, 64));
         // Some drivers look up where the store is, and wait for an answer.
         let connect = move || end.connect(&theirs).map(|()| end);
         match tokio::task::spawn_blocking(connect).await {
             Ok(Ok(end)) => {
-                self.paired = Some(Paired { end, way });
+                self.pair = Some(Pair { end, route });
                 Ok(Ok(()))
             }
-            Ok(Err(error)) => no_way(error.to_string()),
-            Err(failed) => no_way(failed.to_string()),
+            Ok(Err(error)) => no_route(error.to_string()),
+            Err(failed) => no_route(failed.to_string()),
         }
     }
 
@@ -279,35 +280,35 @@ impl PairedLink {
     /// It ends at the first batch with a piece that is refused for now.
     pub(crate) async fn read(
         &mut self,
-        by: (&ByRdma, &Ways, Prepared, Duration),
+        client: (&RdmaClient, &Routes, Prepared, Duration),
         grant: &[u8],
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         // The turn ends after the staging memory.
-        let (by, ways, Prepared { places, staging, turn: _turn }, patience) = by;
-        let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
+        let (client, routes, Prepared { places, staging, turn: _turn }, patience) = client;
+        let Some(Pair { end, route }) = self.pair.take() else { return Err(Broken::Rdma(String::new())) };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
+            return Err(Broken::Rdma(why.to_string()).after(buffers, routes, route).await);
         }
         let progress = self.link.progress();
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
-                let request = self.request(Ask::RdmaRead, grant, (batch, places), &buffers);
+                let request = self.request(RequestKind::RdmaRead, grant, (batch, places), &buffers);
                 self.link.send_out().await?;
                 let answers = self.answers(&request).await?;
-                if answers.told {
+                if answers.notified {
                     // A verdict can overtake the bytes.
-                    let told = buffers.told(request.id as u32).await;
-                    told.map_err(|error| Broken::Rdma(error.to_string()))?;
+                    let notified = buffers.notified(request.id as u32).await;
+                    notified.map_err(|error| Broken::Rdma(error.to_string()))?;
                 }
                 Ok(answers.of_pieces)
             };
             let answers = match within(patience, bytes_of(batch), &progress, asked).await {
                 Ok(answers) => answers,
-                Err(broken) => return Err(broken.after(buffers, ways, way).await),
+                Err(broken) => return Err(broken.after(buffers, routes, route).await),
             };
             let (mut at, mut good) = (0, 0);
             for ((piece, places), answer) in batch.iter_mut().zip(places).zip(answers) {
@@ -323,14 +324,14 @@ impl PairedLink {
                 });
                 at += staged;
             }
-            (by.on_moved)(Access::Read, good);
+            (client.on_moved)(Access::Read, good);
             moved += good;
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
                 break;
             }
         }
-        self.paired = buffers.settled().map(|end| Paired::new(end, way));
-        ways.moved(way, moved);
+        self.pair = buffers.settled().map(|end| Pair::new(end, route));
+        routes.moved(route, moved);
         Ok(())
     }
 
@@ -338,20 +339,20 @@ impl PairedLink {
     /// [`REQUEST`]. It ends at the first batch with a piece that is refused for now.
     pub(crate) async fn write(
         &mut self,
-        by: (&ByRdma, &Ways, Prepared, Duration),
+        client: (&RdmaClient, &Routes, Prepared, Duration),
         grant: &[u8],
         pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         // The turn ends after the staging memory.
-        let (by, ways, Prepared { places, staging, turn: _turn }, patience) = by;
-        let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
+        let (client, routes, Prepared { places, staging, turn: _turn }, patience) = client;
+        let Some(Pair { end, route }) = self.pair.take() else { return Err(Broken::Rdma(String::new())) };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
+            return Err(Broken::Rdma(why.to_string()).after(buffers, routes, route).await);
         }
-        let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
+        let kind = if seal == Seal::Yes { RequestKind::RdmaWriteAndSeal } else { RequestKind::RdmaWrite };
         let of_writes = self.link.sums;
         let progress = self.link.progress();
         for batch in batches(pieces, &places) {
@@ -367,7 +368,7 @@ impl PairedLink {
                 at += staged;
             }
             let asked = async {
-                let request = self.request(ask, grant, (batch, places), &buffers);
+                let request = self.request(kind, grant, (batch, places), &buffers);
                 self.link.send_out().await?;
                 Ok(self.answers(&request).await?.of_pieces)
             };
@@ -382,11 +383,11 @@ impl PairedLink {
             let (answers, ()) = tokio::join!(within(patience, bytes_of(batch), &progress, asked), sum);
             let answers = match answers {
                 Ok(answers) => answers,
-                Err(broken) => return Err(broken.after(buffers, ways, way).await),
+                Err(broken) => return Err(broken.after(buffers, routes, route).await),
             };
             let good = batch.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
             let good = good.map(|(piece, _)| piece.len).sum();
-            (by.on_moved)(Access::Write, good);
+            (client.on_moved)(Access::Write, good);
             moved += good;
             let sums = sums.into_iter().map(Option::unwrap_or_default);
             done.extend(sums.zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
@@ -394,15 +395,15 @@ impl PairedLink {
                 break;
             }
         }
-        self.paired = buffers.settled().map(|end| Paired::new(end, way));
-        ways.moved(way, moved);
+        self.pair = buffers.settled().map(|end| Pair::new(end, route));
+        routes.moved(route, moved);
         Ok(())
     }
 
     /// Encodes the request of a batch.
     fn request<B: Buffer>(
         &mut self,
-        ask: Ask,
+        kind: RequestKind,
         grant: &[u8],
         (batch, places): (&[Piece<B>], &[OfPiece]),
         buffers: &Buffers,
@@ -415,7 +416,7 @@ impl PairedLink {
                 let op = |from: u64, len| Op { range: piece.range, offset: offset.wrapping_add(from), len };
                 match reach {
                     Some(reach) => {
-                        let (key, address) = reach.place(buffers.way()).unwrap_or((0, 0));
+                        let (key, address) = reach.place(buffers.device()).unwrap_or((0, 0));
                         ops.push(RdmaOp { op: op(0, len), key, address });
                     }
                     None => {
@@ -428,7 +429,7 @@ impl PairedLink {
             }
             of_pieces.push(ops.len() - first);
         }
-        let id = self.link.begin(ask, ops.len() as u16, grant);
+        let id = self.link.begin(kind, ops.len() as u16, grant);
         ops.iter().for_each(|op| op.encode(self.link.out()));
         Batch { id, ops: of_pieces }
     }
@@ -436,7 +437,7 @@ impl PairedLink {
     /// Receives the verdicts on a batch.
     async fn answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
         let whole = self.link.receiver.reply(batch.id).await?;
-        let (mut of_pieces, mut told) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
+        let (mut of_pieces, mut notified) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
         for ops in &batch.ops {
             let mut answer = whole.clone();
             if whole.is_ok() {
@@ -446,12 +447,12 @@ impl PairedLink {
             }
             match &answer {
                 Err(Refused { device: true, reason, .. }) => return Err(Broken::Rdma(reason.clone())),
-                Err(Refused { other_way: true, .. }) => told = false,
+                Err(Refused { other_way: true, .. }) => notified = false,
                 _ => {}
             }
             of_pieces.push(answer);
         }
-        Ok(Answers { of_pieces, told })
+        Ok(Answers { of_pieces, notified })
     }
 }
 
@@ -466,13 +467,13 @@ struct Batch {
 struct Answers {
     of_pieces: Vec<Result<(), Refused>>,
     /// Whether the store also sends a message, if it is a read.
-    told: bool,
+    notified: bool,
 }
 
 impl Broken {
     /// The error of a request in `buffers`.
-    async fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
-        self.leave(ways, way);
+    async fn after(self, buffers: Buffers, routes: &Routes, route: usize) -> Self {
+        self.suspend(routes, route);
         self.given_up(buffers).await
     }
 
@@ -483,10 +484,10 @@ impl Broken {
         }
     }
 
-    /// Leaves the way, if it is to blame.
-    fn leave(&self, ways: &Ways, way: usize) {
+    /// Suspends the route, if it is to blame.
+    fn suspend(&self, routes: &Routes, route: usize) {
         if let Self::Rdma(why) = self {
-            ways.leave(way, why);
+            routes.suspend(route, why);
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct StoreEnd {
     pair: Arc<QueuePair>,
     completions: Completions,
     devices: Arc<Devices>,
-    way: usize,
+    device: usize,
     /// The device and its peer, for errors.
     name: String,
 }
@@ -93,7 +93,7 @@ impl<K> Drop for Flight<'_, K> {
 
 /// Segments that a device of a store reaches; the largest is best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
+enum Reachability {
     Nothing,
     /// It could not register others.
     Part,
@@ -101,9 +101,9 @@ enum Reach {
     All,
 }
 
-impl Reach {
-    fn of(segments: &[Arc<Segment>], way: usize) -> Self {
-        let at: Vec<_> = segments.iter().filter_map(|segment| segment.registered()?.at(way)).collect();
+impl Reachability {
+    fn of(segments: &[Arc<Segment>], device: usize) -> Self {
+        let at: Vec<_> = segments.iter().filter_map(|segment| segment.registered()?.at(device)).collect();
         match (at.contains(&true), at.contains(&false)) {
             (false, _) => Self::Nothing,
             (true, true) => Self::Part,
@@ -119,30 +119,30 @@ impl StoreEnd {
         segments: &[Arc<Segment>],
         theirs: &End,
     ) -> Result<(Self, End), NoRdma> {
-        let count = devices.ways.len();
-        let reach: Vec<Reach> = (0..count).map(|way| Reach::of(segments, way)).collect();
-        let best = reach.iter().copied().max().filter(|best| *best > Reach::Nothing);
+        let count = devices.opened.len();
+        let reach: Vec<Reachability> = (0..count).map(|device| Reachability::of(segments, device)).collect();
+        let best = reach.iter().copied().max().filter(|best| *best > Reachability::Nothing);
         let best = best.ok_or_else(|| {
             let lacks = segments.iter().find_map(|segment| segment.lacks_registration());
             let why = lacks.map_or("not yet".to_owned(), |why| why.to_string());
             NoRdma(format!("the store's memory is registered with no RDMA device: {why}"))
         })?;
         // The wished one of those in the client's subnet, or else of those on the same kind of network.
-        let paths: Vec<_> = devices.ways.iter().map(|way| way.path().ok()).collect();
-        let is_on_network = |way: &usize| paths[*way].is_some_and(|path| link(path) == theirs.link);
-        let on_network = (0..count).filter(|way| is_on_network(way) && reach[*way] == best);
+        let paths: Vec<_> = devices.opened.iter().map(|device| device.path().ok()).collect();
+        let is_on_network = |device: &usize| paths[*device].is_some_and(|path| link(path) == theirs.link);
+        let on_network = (0..count).filter(|device| is_on_network(device) && reach[*device] == best);
         let on_network: Vec<usize> = on_network.collect();
         let masks = Masks::of_this_host();
         let is_near =
-            |way: &usize| paths[*way].is_some_and(|path| masks.are_near(path.gid.bytes, theirs.gid));
+            |device: &usize| paths[*device].is_some_and(|path| masks.are_near(path.gid.bytes, theirs.gid));
         let near: Vec<usize> = on_network.iter().copied().filter(is_near).collect();
         let choice = if near.is_empty() { &on_network } else { &near };
-        let way = choice.get(usize::from(theirs.way) % choice.len().max(1)).copied();
-        let way = way.ok_or_else(|| {
+        let device = choice.get(usize::from(theirs.device) % choice.len().max(1)).copied();
+        let device = device.ok_or_else(|| {
             let why = "no RDMA device of the store is up on the same kind of network as the client's";
             NoRdma(devices.why_down().map_or_else(|| why.to_owned(), |down| down.to_string()))
         })?;
-        let there = &devices.ways[way];
+        let there = &devices.opened[device];
         let completions =
             Completions::new(there.domain.device(), (WINDOWS * WINDOW + 1) as u32).map_err(NoRdma)?;
         let reads_at_once = there.limits.reads_at_once.min(READS_AT_ONCE).min(theirs.reads_at_once).max(1);
@@ -162,7 +162,7 @@ impl StoreEnd {
         let peer = std::net::Ipv6Addr::from(theirs.gid);
         let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);
         let pair = Arc::new(pair);
-        Ok((Self { pair, completions, devices: devices.clone(), way, name }, end))
+        Ok((Self { pair, completions, devices: devices.clone(), device, name }, end))
     }
 
     /// Adds a range of a segment, which must lie inside, to the parts for [`Self::carry`].
@@ -183,7 +183,7 @@ impl StoreEnd {
             let part = REQUEST.min(len - at);
             let start = offset + at;
             let local =
-                registered.pieces(&self.devices, self.way, start..start + part).ok_or_else(missing)?;
+                registered.pieces(&self.devices, self.device, start..start + part).ok_or_else(missing)?;
             into.push(Part { local, address: address.wrapping_add(at), key });
             at += part;
         }
@@ -192,7 +192,7 @@ impl StoreEnd {
 
     /// Returns a part of bytes that belong to no object, [`PROBE_LEN`] at most.
     pub(crate) fn probe_part(&self, len: u64, (address, key): (u64, u32)) -> Part {
-        let blank = &self.devices.ways[self.way].blank;
+        let blank = &self.devices.opened[self.device].blank;
         let len = len.min(PROBE_LEN) as u32;
         Part { local: smallvec![Sge { address: blank.address(), len, key: blank.local_key() }], address, key }
     }
@@ -213,8 +213,8 @@ impl StoreEnd {
         gone: impl Future<Output = ()>,
         (stall, report): (Duration, impl Fn()),
     ) -> Result<(), Failed> {
-        let Self { pair, completions, name, devices, way } = self;
-        let device = &devices.ways[*way].completed;
+        let Self { pair, completions, name, devices, device } = self;
+        let completed_there = &devices.opened[*device].completed;
         let op = match direction {
             Direction::FromClient => Op::Read,
             Direction::ToClient(_) => Op::Write,
@@ -232,7 +232,7 @@ impl StoreEnd {
         let moved = async {
             let (mut rest, mut under_way) = (works.as_mut_slice(), 0);
             let (mut reported, mut report_at) =
-                (device.load(Ordering::Relaxed), Instant::now() + REPORT_EVERY);
+                (completed_there.load(Ordering::Relaxed), Instant::now() + REPORT_EVERY);
             let mut stalled_at = Instant::now() + stall;
             loop {
                 // Some drivers are done before anybody waits.
@@ -264,7 +264,7 @@ impl StoreEnd {
                     () = cut_off.ordered() => return Err(Failed::CutOff),
                     completed = completions.next() => completed.map_err(|error| failed(&error))?,
                     () = tokio::time::sleep_until(report_at) => {
-                        let seen = device.load(Ordering::Relaxed);
+                        let seen = completed_there.load(Ordering::Relaxed);
                         if seen != reported {
                             report();
                         }
@@ -278,7 +278,7 @@ impl StoreEnd {
                 };
                 stalled_at = Instant::now() + stall;
                 for completion in completed {
-                    device.fetch_add(1, Ordering::Relaxed);
+                    completed_there.fetch_add(1, Ordering::Relaxed);
                     completion.result.map_err(|failure| failed(&failure))?;
                     under_way -= 1;
                 }

@@ -9,9 +9,11 @@ use mc_types::Grant;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::end::{Direction, Failed, Part, StoreEnd};
-use crate::control::server::{Closed, Counters, Exchange, Fetched, Incoming, Lent, Refusal, Served, Socket};
+use crate::blocking_drop::BlockingDrop;
+use crate::control::server::{
+    AdmittedWrite, Closed, Counters, Exchange, FetchedWrite, Lent, Refusal, ServedMemory, Socket,
+};
 use crate::control::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
-use crate::elsewhere::Elsewhere;
 use crate::fence::CutOff;
 use crate::memory::{NoRdma, Rdma};
 
@@ -37,7 +39,7 @@ struct Pair {
 /// The queue pair beside a connection, if it has one.
 pub(crate) struct ConnectionPair<'a> {
     pairs: &'a Pairs,
-    pair: Option<Elsewhere<Pair>>,
+    pair: Option<BlockingDrop<Pair>>,
 }
 
 /// A read that the fence has admitted.
@@ -87,7 +89,7 @@ impl Pairs {
     }
 
     /// Makes a queue pair for a client's.
-    async fn make(&self, served: &Served, theirs: End) -> Result<(Elsewhere<Pair>, End), Refusal> {
+    async fn make(&self, served: &ServedMemory, theirs: End) -> Result<(BlockingDrop<Pair>, End), Refusal> {
         let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
         let place = match self.places.clone().try_acquire_owned() {
             Ok(place) => Ok(place),
@@ -106,13 +108,13 @@ impl Pairs {
         let made = made.unwrap_or_else(|failed| Err(NoRdma(failed.to_string())));
         let (end, ours) = made.map_err(|NoRdma(why)| Refusal::Device(why))?;
         Counters::add(&served.counters.rdma_pairs, 1);
-        Ok((Elsewhere::new(Pair { end, _place: place }), ours))
+        Ok((BlockingDrop::new(Pair { end, _place: place }), ours))
     }
 }
 
 /// Finds the bytes of a read and checks it, and adds it to `parts`.
 fn begin_read(
-    served: &Served,
+    served: &ServedMemory,
     grant: &Grant,
     read: RdmaOp,
     end: &StoreEnd,
@@ -240,7 +242,7 @@ impl<'a> ConnectionPair<'a> {
     async fn carry_to_client<K>(
         &mut self,
         exchange: &mut Exchange<'_>,
-        mut pair: Elsewhere<Pair>,
+        mut pair: BlockingDrop<Pair>,
         parts: &[Part],
         kept: K,
         (ops, id): (&[u8], u64),
@@ -281,7 +283,8 @@ impl<'a> ConnectionPair<'a> {
         let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
         for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
-            let Ok(Fetched { write: Incoming { lent, offset, len, pass, .. }, lost }) = write else {
+            let Ok(FetchedWrite { write: AdmittedWrite { lent, offset, len, pass, .. }, lost }) = write
+            else {
                 continue;
             };
             let Some(hold) = pass.hold_for_device(&cut_off) else {
@@ -322,15 +325,15 @@ impl<'a> ConnectionPair<'a> {
 async fn end_cut_off(
     exchange: &mut Exchange<'_>,
     grant: &Grant,
-    writes: Vec<Result<Fetched, Refusal>>,
+    writes: Vec<Result<FetchedWrite, Refusal>>,
     seal: bool,
 ) {
     for write in writes {
         let verdict = match write {
             Err(refusal) => Err(refusal),
             // Others of the batch have nothing to do with it, and come again.
-            Ok(Fetched { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
-            Ok(Fetched { write, .. }) => exchange.end_lost(&write, seal.then_some(grant)).await,
+            Ok(FetchedWrite { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
+            Ok(FetchedWrite { write, .. }) => exchange.end_lost(&write, seal.then_some(grant)).await,
         };
         exchange.verdict(verdict);
     }

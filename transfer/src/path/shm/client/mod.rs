@@ -7,4 +7,4 @@ mod session;
 
 pub(crate) use self::bounce::{BOUNCE, BounceBuffer, BounceBuffers};
 pub(crate) use self::connect::connect;
-pub(crate) use self::session::{Found, Session};
+pub(crate) use self::session::{LocatedRead, Session};

@@ -43,7 +43,7 @@ pub(crate) struct SharedSegment {
 }
 
 /// A read of the caller, and where its bytes are.
-pub(crate) struct Found<'a, 'b> {
+pub(crate) struct LocatedRead<'a, 'b> {
     pub(crate) segment: &'a SharedSegment,
     pub(crate) bytes: Range<u64>,
     /// Index of their allocation.
@@ -110,7 +110,7 @@ impl Session {
         &'a self,
         grant: &[u8],
         ops: &'a mut [ReadOp<'b>],
-    ) -> Option<Vec<Found<'a, 'b>>> {
+    ) -> Option<Vec<LocatedRead<'a, 'b>>> {
         let ranges = Grant::peek(grant).ok()?.ranges;
         let find = |op: &'a mut ReadOp<'b>| {
             let GrantedRange { segment, offset, len, index } =
@@ -118,7 +118,7 @@ impl Session {
             let segment = self.segments.get(&segment)?;
             let (start, wanted) = (offset.checked_add(op.offset)?, op.len());
             let inside = op.offset.checked_add(wanted)? <= len && segment.bytes.contains(start, wanted);
-            inside.then_some(Found { segment, bytes: start..start + wanted, index, op })
+            inside.then_some(LocatedRead { segment, bytes: start..start + wanted, index, op })
         };
         ops.iter_mut().map(find).collect()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
 
-use crate::control::server::{Fetched, Refusal};
+use crate::control::server::{FetchedWrite, Refusal};
 use crate::control::wire::AreaOp;
 use crate::fence::WritePass;
 use crate::memory::{Mapping, Segment};
@@ -46,9 +46,9 @@ pub(crate) struct Copied {
 
 impl Copies {
     pub(crate) fn of<'a>(
-        admitted: impl Iterator<Item = ((&'a Result<Fetched, Refusal>, AreaOp), Arc<Mapping>)>,
+        admitted: impl Iterator<Item = ((&'a Result<FetchedWrite, Refusal>, AreaOp), Arc<Mapping>)>,
     ) -> Arc<Self> {
-        let write = |((admitted, op), area): ((&Result<Fetched, Refusal>, AreaOp), Arc<Mapping>)| {
+        let write = |((admitted, op), area): ((&Result<FetchedWrite, Refusal>, AreaOp), Arc<Mapping>)| {
             let write = &admitted.as_ref().ok()?.write;
             Some(Copied {
                 segment: write.lent.segment.clone(),

@@ -18,7 +18,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 
 use crate::checksum::{Checksum, Sums};
-use crate::control::server::{Counters, Refusal, Served};
+use crate::control::server::{Counters, Refusal, ServedMemory};
 use crate::control::wire::Op;
 use crate::fence::Fenced;
 use crate::transport::{ReadOp, Seal, WriteOp};
@@ -59,7 +59,7 @@ impl OwnCalls {
     /// write that is refused, which may be there in part.
     pub(crate) async fn write(
         &self,
-        served: &Served,
+        served: &ServedMemory,
         grant: &SealedGrant,
         ops: &[WriteOp<'_>],
         seal: Seal,
@@ -79,7 +79,7 @@ impl OwnCalls {
 
     async fn write_one(
         &self,
-        served: &Served,
+        served: &ServedMemory,
         grant: &Grant,
         op: &WriteOp<'_>,
         seal: Seal,
@@ -108,7 +108,7 @@ impl OwnCalls {
     /// Reads a batch into memory that no device may write to. The answers are as those of [`Self::write`].
     pub(crate) async fn read(
         &self,
-        served: &Served,
+        served: &ServedMemory,
         grant: &SealedGrant,
         ops: &mut [ReadOp<'_>],
         sums: Sums,
@@ -127,7 +127,7 @@ impl OwnCalls {
 
     async fn read_one(
         &self,
-        served: &Served,
+        served: &ServedMemory,
         grant: &Grant,
         op: &mut ReadOp<'_>,
         sums: Sums,

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::areas::{AreaTable, ClientAreas};
-use crate::control::server::{Counters, Served, check};
+use crate::control::server::{Counters, ServedMemory, check};
 use crate::control::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
 use crate::memory::Mapping;
 use crate::path::shm::files;
@@ -23,7 +23,7 @@ const IMPLAUSIBLE: u64 = 1 << 50;
 /// Gives the descriptors to one client and serves its messages. Returns when it must not use them any more, or does not
 /// want to. `files` are descriptors of the client that are not closed yet.
 pub(crate) async fn share(
-    served: &Served,
+    served: &ServedMemory,
     table: &AreaTable,
     stream: &UnixStream,
     admitted: Result<(), String>,
@@ -49,7 +49,7 @@ pub(crate) async fn share(
 }
 
 async fn take_message(
-    served: &Served,
+    served: &ServedMemory,
     stream: &UnixStream,
     message: &[u8; MESSAGE_LEN],
     files: &[OwnedFd],
@@ -75,7 +75,7 @@ async fn take_message(
 }
 
 async fn hand_over(
-    served: &Served,
+    served: &ServedMemory,
     stream: &UnixStream,
     admitted: Result<(), String>,
     files: &mut Vec<OwnedFd>,

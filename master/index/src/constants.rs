@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::alloc::run::Run;
+use crate::apply::{order, place, sweep};
+use crate::command::CLUSTER_VERSION;
 use crate::objects::shard;
-use crate::settings::CLUSTER_VERSION;
-use crate::{
-    alloc, command, groups, key, key_values, limits, machine, mount, objects, pin, place, puts, removal,
-    snapshot, stores, tenants,
-};
+use crate::query::limits;
+use crate::{alloc, apply, command, groups, key, key_values, objects, puts, snapshot, stores, tenants};
 
 /// Lists the constants of a cluster version by name. A constant that newer versions alone decide by is listed from that
 /// version on.
@@ -34,8 +33,8 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
         ("limit of a value of the key-value table", key_values::KEY_VALUE_MAX),
         ("limit of the bytes of the key-value table", key_values::KEY_VALUES_BYTES_MAX),
         ("held ranges that the puts of an entry take back", place::TAKE_BACK_MAX),
-        ("due puts and held ranges that an entry ends", machine::EXPIRE_MIN),
-        ("visits of a sweep of removed objects", removal::VISITS_MAX),
+        ("due puts and held ranges that an entry ends", apply::EXPIRE_MIN),
+        ("visits of a sweep of removed objects", sweep::VISITS_MAX),
         ("shards of puts", puts::SHARDS),
         ("ended puts that a shard remembers", puts::ENDED_PER_SHARD),
         ("tries to cut up a larger slot", alloc::NEST_TRIES),
@@ -46,12 +45,12 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
     let numbers = [
         ("format of commands", command::COMMAND_FORMAT.into()),
         ("format of snapshots", snapshot::FORMAT.into()),
-        ("entries that a cluster may lose", machine::LOST_ENTRIES_MAX),
+        ("entries that a cluster may lose", order::LOST_ENTRIES_MAX),
         ("shards of objects", key::SHARDS.into()),
         ("parts of a shard of objects", objects::PARTS.into()),
         ("shards that an entry clears of ended puts", puts::SHARDS_PER_ENTRY),
-        ("objects of a sweep", mount::SWEEP_MAX.into()),
-        ("seconds of the longest soft pin", pin::SOFT_PIN_MAX.as_secs()),
+        ("objects of a sweep", sweep::SWEEP_MAX.into()),
+        ("seconds of the longest soft pin", command::SOFT_PIN_MAX.as_secs()),
         ("memory of an object besides its record", limits::OBJECT_OVERHEAD),
         ("memory of a put in flight", limits::PUT_BYTES),
         ("memory of a group", limits::GROUP_BYTES),
@@ -95,7 +94,7 @@ fn what_apply_decides_by_stays_as_it_was_in_each_cluster_version() {
                 "\n{name}: builds of cluster version {version} apply entries by {was}. A build that goes by another value \
                  gives other answers to the same entries, and its index diverges during a rolling upgrade. Decide by \
                  the old value while `self.cluster_version` is {version}, by the new one from the next version on: raise \
-                 CLUSTER_VERSION (settings.rs) unless main has a version that no release has. A changed encoding needs \
+                 CLUSTER_VERSION (command/settings.rs) unless main has a version that no release has. A changed encoding needs \
                  a new format byte, too. Correct a line of {} by hand only if no release has version {version}.\n",
                 path.display()
             );

@@ -1,61 +1,24 @@
 //! Groups: objects that live and die together, such as the pools of one page of a KV cache.
 
 use mc_types::{MAX_GROUP_MEMBERS, MAX_ITEMS};
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::xxh3_128;
 
-use super::cow::CowMap;
-use super::key::{IndexKey, KeyHash};
-
-/// Hash of a tenant and the name of one of its groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct GroupId(#[serde(with = "postcard::fixint::be")] u128);
-
-impl GroupId {
-    /// Hashes the name of a tenant's group. Groups of two tenants are never the same.
-    #[must_use]
-    pub fn of(tenant: &str, name: &[u8]) -> Self {
-        let mut bytes = IndexKey::prefix(tenant, name).unwrap_or_default();
-        // Apart from keys: the group `x` and the key `x` are two units in the order of eviction.
-        bytes.extend_from_slice(b"\0group");
-        Self(xxh3_128(&bytes))
-    }
-
-    pub(super) fn from_u128(id: u128) -> Self {
-        Self(id)
-    }
-
-    pub(super) fn to_u128(self) -> u128 {
-        self.0
-    }
-
-    /// Returns the hash under which the order of eviction knows the group, beside the hashes of keys.
-    #[must_use]
-    pub fn unit(self) -> KeyHash {
-        KeyHash::from_u64((self.0 >> 64) as u64)
-    }
-
-    /// Returns the id in its bytes, for answers to clients.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
-    }
-}
+use crate::cow::CowMap;
+use crate::key::{GroupId, KeyHash};
 
 /// The members of a group: their keys by hash, each list sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Objects in the index.
-    pub(super) members: SmallVec<[KeyHash; 3]>,
+    pub(crate) members: SmallVec<[KeyHash; 3]>,
     /// Objects that were lost with their stores.
-    pub(super) lost: Vec<KeyHash>,
+    pub(crate) lost: Vec<KeyHash>,
     /// Puts in flight that will join.
-    pub(super) joining: u32,
+    pub(crate) joining: u32,
 }
 
 /// Maximum number of members, lost ones and puts in flight of a group. Half of it is for puts that replace members.
-pub(super) const ENTRIES_MAX: usize = 2 * MAX_GROUP_MEMBERS;
+pub(crate) const ENTRIES_MAX: usize = 2 * MAX_GROUP_MEMBERS;
 const _: () = assert!(ENTRIES_MAX < MAX_ITEMS);
 
 impl Group {
@@ -70,46 +33,46 @@ impl Group {
 
 /// All groups with a member or a put in flight.
 #[derive(Clone)]
-pub(super) struct Groups(CowMap<GroupId, Group>);
+pub(crate) struct Groups(CowMap<GroupId, Group>);
 
 impl Groups {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(CowMap::new())
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn get(&self, id: GroupId) -> Option<&Group> {
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
         self.0.get(&id)
     }
 
     /// Returns the group with this unit hash, the upper half of its id.
-    pub(super) fn of_unit(&self, unit: KeyHash) -> Option<GroupId> {
-        let least = GroupId(u128::from(unit.to_u64()) << 64);
+    pub(crate) fn of_unit(&self, unit: KeyHash) -> Option<GroupId> {
+        let least = GroupId::from_u128(u128::from(unit.to_u64()) << 64);
         let (&id, _) = self.0.at_or_after(&least)?;
         (id.unit() == unit).then_some(id)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
         self.0.iter().map(|(&id, group)| (id, group))
     }
 
     /// Whether one more member may join.
-    pub(super) fn has_room(&self, id: GroupId) -> bool {
+    pub(crate) fn has_room(&self, id: GroupId) -> bool {
         self.get(id).is_none_or(|group| group.len() < MAX_GROUP_MEMBERS)
     }
 
     /// Whether a put of `key` may join, as of cluster version 2: also one that replaces a member, or one that brings back a
     /// lost one, while the group is full. Such puts are bounded, too, because an entry must be able to evict the whole
     /// group.
-    pub(super) fn takes(&self, id: GroupId, key: KeyHash) -> bool {
+    pub(crate) fn takes(&self, id: GroupId, key: KeyHash) -> bool {
         self.has_room(id) || self.get(id).is_some_and(|group| group.knows(key) && group.len() < ENTRIES_MAX)
     }
 
     /// Whether a snapshot may name one more member, or put in flight, of the group.
-    pub(super) fn may_have_more(&self, id: GroupId) -> bool {
+    pub(crate) fn may_have_more(&self, id: GroupId) -> bool {
         self.get(id).is_none_or(|group| group.len() < ENTRIES_MAX)
     }
 
@@ -130,21 +93,21 @@ impl Groups {
     }
 
     /// Counts a put in flight that will join the group.
-    pub(super) fn begin(&mut self, id: Option<GroupId>) {
+    pub(crate) fn begin(&mut self, id: Option<GroupId>) {
         if let Some(id) = id {
             self.change(id, |group| group.joining += 1);
         }
     }
 
     /// Stops counting a put in flight.
-    pub(super) fn end(&mut self, id: Option<GroupId>) {
+    pub(crate) fn end(&mut self, id: Option<GroupId>) {
         if let Some(id) = id {
             self.change(id, |group| group.joining = group.joining.saturating_sub(1));
         }
     }
 
     /// Adds an object to its group.
-    pub(super) fn join(&mut self, id: Option<GroupId>, key: KeyHash) {
+    pub(crate) fn join(&mut self, id: Option<GroupId>, key: KeyHash) {
         let Some(id) = id else { return };
         self.change(id, |group| {
             if let Ok(at) = find(&group.lost, key) {
@@ -156,13 +119,13 @@ impl Groups {
     }
 
     /// Takes an object out of its group.
-    pub(super) fn leave(&mut self, id: Option<GroupId>, key: KeyHash) {
+    pub(crate) fn leave(&mut self, id: Option<GroupId>, key: KeyHash) {
         let Some(id) = id else { return };
         self.change(id, |group| take(group, key));
     }
 
     /// Takes an object out of its group that was removed with all others, and forgets which members were lost before.
-    pub(super) fn clear(&mut self, id: Option<GroupId>, key: KeyHash) {
+    pub(crate) fn clear(&mut self, id: Option<GroupId>, key: KeyHash) {
         let Some(id) = id else { return };
         self.change(id, |group| {
             take(group, key);
@@ -174,7 +137,7 @@ impl Groups {
     ///
     /// Two keys may share a hash, by chance or because a client made them so. Both may be lost. As of cluster version 2,
     /// that is one lost member; before, it is two of one hash, which no build of version 1 reads in a snapshot.
-    pub(super) fn lose(&mut self, id: Option<GroupId>, key: KeyHash, cluster_version: u32) {
+    pub(crate) fn lose(&mut self, id: Option<GroupId>, key: KeyHash, cluster_version: u32) {
         let Some(id) = id else { return };
         self.change(id, |group| {
             take(group, key);
@@ -186,7 +149,7 @@ impl Groups {
     }
 
     /// Restores a lost member of a snapshot. An object whose key has the same hash may be a member.
-    pub(super) fn restore_lost(&mut self, id: GroupId, key: KeyHash) {
+    pub(crate) fn restore_lost(&mut self, id: GroupId, key: KeyHash) {
         self.change(id, |group| {
             let (Ok(at) | Err(at)) = find(&group.lost, key);
             group.lost.insert(at, key);

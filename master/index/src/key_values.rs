@@ -11,33 +11,32 @@ pub const KEY_VALUES_MAX: usize = 4096;
 pub const KEY_VALUE_KEY_MAX: usize = 1 << 10;
 /// Longest value of an entry, in bytes. A snapshot writes an entry as one record, so both must fit into a chunk of it.
 pub const KEY_VALUE_MAX: usize = 60 << 10;
-const _: () = assert!(KEY_VALUE_KEY_MAX + KEY_VALUE_MAX + 16 <= super::snapshot::CHUNK_MAX);
 /// Most bytes of all keys and values together.
 pub const KEY_VALUES_BYTES_MAX: usize = 16 << 20;
 
 /// The table. A clone is cheap; a change after it copies the keys and the references to the values.
 #[derive(Clone)]
-pub(super) struct KeyValues {
+pub(crate) struct KeyValues {
     entries: Arc<BTreeMap<Vec<u8>, Arc<Vec<u8>>>>,
     bytes: usize,
 }
 
 impl KeyValues {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { entries: Arc::new(BTreeMap::new()), bytes: 0 }
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.entries.get(key).map(|value| &value[..])
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.entries.iter().map(|(key, value)| (&key[..], &value[..]))
     }
 
     /// Sets or removes an entry. Answers `Ok`, `InvalidKey`, `InvalidParams` for a value that is too long,
     /// `ObjectNotFound` for the removal of an absent entry, or `NoAvailableHandle` when the table is full.
-    pub(super) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> Code {
+    pub(crate) fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> Code {
         if key.is_empty() || key.len() > KEY_VALUE_KEY_MAX {
             return Code::InvalidKey;
         }

@@ -7,10 +7,12 @@
 //!
 //! All containers are copy-on-write in small pieces, so a clone is cheap and can be written as a snapshot
 //! ([`State::write_snapshot`]) on another thread while entries are applied.
+//!
+//! Each room uses the ones before it: `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
+//! `groups` and `key_values`, and `state`, which owns them; `query`; `apply`; `snapshot`.
 
 pub mod alloc;
-mod changes;
-mod clearing;
+mod apply;
 mod command;
 #[cfg(test)]
 mod constants;
@@ -21,42 +23,28 @@ pub mod fuzz;
 mod groups;
 mod key;
 mod key_values;
-mod limits;
-mod list;
-mod machine;
-mod mount;
 mod objects;
-mod pin;
-mod place;
-mod put;
 mod puts;
 mod query;
-mod removal;
-mod request;
-mod segment;
-mod segments;
-mod settings;
+mod random;
 mod snapshot;
+mod state;
 mod stores;
 mod tenants;
 
-pub use changes::Change;
-pub use clearing::{Cleared, Clearing, Fit, Stretch};
+pub use apply::{RESCUE_GAP, allocation_order, known_from};
 pub use command::{
-    Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Replication, Response, Stamp, StartKey, reuse_epoch,
+    Answer, CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, Pin,
+    PinAction, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted, Quota, ReadPolicy,
+    ReadPolicyError, RemoveItem, Replication, Request, Response, SOFT_PIN_MAX, Settings, Stamp, StartKey,
+    TenantPolicy, TenantPolicyError, reuse_epoch,
 };
-pub use groups::GroupId;
-pub use key::KeyHash;
+pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};
-pub use limits::TenantView;
-pub use list::{KeyPage, ListedObject};
-pub use machine::{RESCUE_GAP, State, allocation_order, known_from};
-pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
 pub use query::{
-    GroupView, HashedObject, HeldRange, ObjectAge, ObjectView, PutView, SegmentView, StoreView, UnitOf, Usage,
+    Cleared, Clearing, Fit, GroupView, HashedObject, HeldRange, KeyPage, ListedObject, ObjectAge, ObjectView,
+    PutView, SegmentView, StoreView, Stretch, TenantView, UnitOf, Usage,
 };
-pub use request::{Answer, Request};
-pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError};
 pub use snapshot::SnapshotError;
-pub use tenants::{Quota, Share, TenantName, TenantUsage};
+pub use state::State;
+pub use tenants::{Share, TenantUsage};

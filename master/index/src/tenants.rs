@@ -1,36 +1,19 @@
 //! Tenants: the usage and the quota of each, and its objects that `remove_all` made invisible.
 
-use mc_types::{ClusterTime, MAX_TENANT_LEN};
+use mc_types::ClusterTime;
 use serde::{Deserialize, Serialize};
 
-use super::cow::CowMap;
-use super::pin::Pin;
+use crate::command::{Pin, Quota};
+use crate::cow::CowMap;
+use crate::key::TenantName;
 
 /// Maximum number of tenants without a quota of their own that have something in the pool. A leader keeps an order of eviction for
 /// each, where they have the default quota.
-pub(super) const UNREGISTERED_MAX: usize = 1 << 16;
-
-/// Limits of what a tenant may have in the pool, puts in flight included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quota {
-    /// Bytes of all replicas, each rounded up to [`mc_types::ALLOCATION_ALIGN`]; 0 for no limit.
-    pub bytes: u64,
-    /// Objects; 0 for no limit.
-    pub objects: u64,
-}
+pub(crate) const UNREGISTERED_MAX: usize = 1 << 16;
 
 impl Quota {
-    /// No limit.
-    pub const NONE: Self = Self { bytes: 0, objects: 0 };
-
-    /// Whether it limits nothing.
-    #[must_use]
-    pub fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-
     /// Whether a tenant with this use may have one more object of so many bytes.
-    pub(super) fn allows(self, usage: &TenantUsage, bytes: u64) -> bool {
+    pub(crate) fn allows(self, usage: &TenantUsage, bytes: u64) -> bool {
         let within = |limit: u64, wanted: u64| limit == 0 || wanted <= limit;
         let Share { count, bytes: used, .. } = usage.all();
         within(self.objects, count.saturating_add(1)) && within(self.bytes, used.saturating_add(bytes))
@@ -49,17 +32,17 @@ pub struct Share {
 }
 
 impl Share {
-    pub(super) fn of(bytes: u64, pin: Pin) -> Self {
+    pub(crate) fn of(bytes: u64, pin: Pin) -> Self {
         Self { count: 1, bytes, pinned: if pin.is_hard() { bytes } else { 0 } }
     }
 
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.count += other.count;
         self.bytes += other.bytes;
         self.pinned += other.pinned;
     }
 
-    pub(super) fn subtract(&mut self, other: Self) {
+    pub(crate) fn subtract(&mut self, other: Self) {
         self.count -= other.count;
         self.bytes -= other.bytes;
         self.pinned -= other.pinned;
@@ -85,58 +68,22 @@ impl TenantUsage {
     }
 }
 
-/// A tenant's name, in place. A longer one is cut: callers check the length.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantName {
-    bytes: [u8; MAX_TENANT_LEN],
-    len: u8,
-}
-
-impl TenantName {
-    /// Returns the name in place, cut to [`MAX_TENANT_LEN`] bytes.
-    #[must_use]
-    pub fn new(name: &[u8]) -> Self {
-        let name = name.get(..MAX_TENANT_LEN).unwrap_or(name);
-        let mut bytes = [0; MAX_TENANT_LEN];
-        bytes[..name.len()].copy_from_slice(name);
-        Self { bytes, len: u8::try_from(name.len()).unwrap_or_default() }
-    }
-
-    /// Reads the name at the start of an index key.
-    pub(super) fn of_index_key(key: &[u8]) -> Self {
-        let (len, rest) = key.split_first().unwrap_or((&0, &[]));
-        Self::new(rest.get(..usize::from(*len)).unwrap_or_default())
-    }
-
-    /// Returns the bytes of the name.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
-    }
-}
-
-impl std::fmt::Debug for TenantName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(self.as_bytes()))
-    }
-}
-
 /// Mark of a `remove_all`: objects that were allocated earlier are gone, though their bytes are not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RemovalMark {
+pub(crate) struct RemovalMark {
     /// Order of the entry (see [`crate::allocation_order`]).
-    pub(super) before: u64,
+    pub(crate) before: u64,
     /// Time from which the bytes may be reused.
-    pub(super) reuse_at: ClusterTime,
+    pub(crate) reuse_at: ClusterTime,
 }
 
 /// A tenant that has something in the pool, is registered, or was cleared.
 #[derive(Clone, Default)]
-pub(super) struct Tenant {
+pub(crate) struct Tenant {
     /// Its own quota, if it is registered.
-    pub(super) quota: Option<Quota>,
-    pub(super) usage: TenantUsage,
-    pub(super) cleared: Option<RemovalMark>,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) usage: TenantUsage,
+    pub(crate) cleared: Option<RemovalMark>,
 }
 
 impl Tenant {
@@ -147,7 +94,7 @@ impl Tenant {
 
 /// All tenants that the index knows, by name.
 #[derive(Clone)]
-pub(super) struct Tenants {
+pub(crate) struct Tenants {
     by_name: CowMap<TenantName, Tenant>,
     /// Number of tenants with a mark.
     marked: usize,
@@ -158,42 +105,42 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { by_name: CowMap::new(), marked: 0, registered: 0, total: TenantUsage::default() }
     }
 
-    pub(super) fn get(&self, name: &TenantName) -> Option<&Tenant> {
+    pub(crate) fn get(&self, name: &TenantName) -> Option<&Tenant> {
         self.by_name.get(name)
     }
 
-    pub(super) fn usage(&self, name: &TenantName) -> TenantUsage {
+    pub(crate) fn usage(&self, name: &TenantName) -> TenantUsage {
         self.get(name).map_or_else(TenantUsage::default, |tenant| tenant.usage)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&TenantName, &Tenant)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TenantName, &Tenant)> {
         self.by_name.iter()
     }
 
     /// Number of tenants that are known.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
 
     /// Whether a tenant is known, or one more that is not registered may come.
-    pub(super) fn may_come(&self, name: &TenantName) -> bool {
+    pub(crate) fn may_come(&self, name: &TenantName) -> bool {
         self.by_name.len() - self.registered < UNREGISTERED_MAX || self.get(name).is_some()
     }
 
-    pub(super) fn total(&self) -> TenantUsage {
+    pub(crate) fn total(&self) -> TenantUsage {
         self.total
     }
 
-    pub(super) fn registered(&self) -> usize {
+    pub(crate) fn registered(&self) -> usize {
         self.registered
     }
 
     /// Changes the usage of a tenant. A tenant without any usage that is not registered is forgotten.
-    pub(super) fn charge(&mut self, name: TenantName, change: impl FnOnce(&mut TenantUsage)) {
+    pub(crate) fn charge(&mut self, name: TenantName, change: impl FnOnce(&mut TenantUsage)) {
         self.change(name, |tenant| change(&mut tenant.usage));
     }
 
@@ -221,12 +168,12 @@ impl Tenants {
         self.total.puts.subtract(before.usage.puts);
     }
 
-    pub(super) fn set_quota(&mut self, name: TenantName, quota: Option<Quota>) {
+    pub(crate) fn set_quota(&mut self, name: TenantName, quota: Option<Quota>) {
         self.change(name, |tenant| tenant.quota = quota);
     }
 
     /// Makes the objects of a tenant that were allocated before `mark` invisible, and returns their number.
-    pub(super) fn clear(&mut self, name: TenantName, mark: RemovalMark) -> u64 {
+    pub(crate) fn clear(&mut self, name: TenantName, mark: RemovalMark) -> u64 {
         self.change(name, |tenant| {
             let objects = std::mem::take(&mut tenant.usage.objects).count;
             if objects > 0 {
@@ -238,12 +185,12 @@ impl Tenants {
     }
 
     /// Restores the mark of a snapshot.
-    pub(super) fn mark(&mut self, name: TenantName, mark: RemovalMark) {
+    pub(crate) fn mark(&mut self, name: TenantName, mark: RemovalMark) {
         self.change(name, |tenant| tenant.cleared = Some(mark));
     }
 
     /// Returns the mark that makes an object of this index key and allocation order invisible, if there is one.
-    pub(super) fn cleared(&self, index_key: &[u8], order: u64) -> Option<RemovalMark> {
+    pub(crate) fn cleared(&self, index_key: &[u8], order: u64) -> Option<RemovalMark> {
         if self.marked == 0 {
             return None;
         }
@@ -252,12 +199,12 @@ impl Tenants {
     }
 
     /// Whether objects may be left that a mark made invisible.
-    pub(super) fn has_marks(&self) -> bool {
+    pub(crate) fn has_marks(&self) -> bool {
         self.marked > 0
     }
 
     /// Forgets all marks, once no object is left that one of them made invisible.
-    pub(super) fn forget_marks(&mut self) {
+    pub(crate) fn forget_marks(&mut self) {
         let marked = self.iter().filter(|(_, tenant)| tenant.cleared.is_some());
         let names: Vec<TenantName> = marked.map(|(name, _)| *name).collect();
         for name in names {

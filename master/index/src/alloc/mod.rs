@@ -14,20 +14,20 @@
 
 mod extent;
 mod free;
-pub(super) mod run;
+pub(crate) mod run;
 
 use mc_types::ALLOCATION_ALIGN;
 
-use super::cow::CowMap;
+use crate::cow::CowMap;
 use free::FreeSpace;
 use run::Run;
 
 /// Divisor of the segment size that gives the longest run, so that small segments are not cut into coarse pieces.
-pub(super) const RUN_PART: u64 = 256;
+pub(crate) const RUN_PART: u64 = 256;
 /// Divisor of a size's live slots that gives the slots of its next run, so that free slots stay in proportion.
-pub(super) const GROWTH_PART: u64 = 8;
+pub(crate) const GROWTH_PART: u64 = 8;
 /// Maximum number of larger sizes that are searched for a slot to cut up.
-pub(super) const NEST_TRIES: usize = 64;
+pub(crate) const NEST_TRIES: usize = 64;
 
 /// A run as a snapshot lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,11 @@ pub struct Allocator {
 /// Rounds up to the alignment; `None` from 2^64 on.
 fn rounded(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(ALLOCATION_ALIGN)
+}
+
+/// Bytes that an allocation of `len` bytes takes. A length that no segment has room for is not checked yet.
+pub(crate) fn allocated(len: u64) -> u64 {
+    len.checked_next_multiple_of(ALLOCATION_ALIGN).unwrap_or(u64::MAX)
 }
 
 impl Allocator {

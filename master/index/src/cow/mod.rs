@@ -10,5 +10,5 @@
 mod map;
 mod table;
 
-pub(super) use map::CowMap;
-pub(super) use table::CowTable;
+pub(crate) use map::CowMap;
+pub(crate) use table::CowTable;

@@ -1,60 +1,59 @@
 //! The objects by key: 2^18 shards, each in copy-on-write parts.
 
-pub(super) mod shard;
+pub(crate) mod shard;
 
 use mc_types::PutId;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::cow::CowTable;
-use super::groups::GroupId;
-use super::key::{IndexKey, KeyHash, SHARDS};
-use super::pin::Pin;
-use super::segments::allocated;
-use super::tenants::Share;
-pub(super) use shard::ObjectRef;
+use crate::alloc::allocated;
+use crate::command::Pin;
+use crate::cow::CowTable;
+use crate::key::{GroupId, IndexKey, KeyHash, SHARDS};
+use crate::tenants::Share;
+pub(crate) use shard::ObjectRef;
 use shard::{Shard, record_len};
 
 /// A visible version of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Object {
+pub(crate) struct Object {
     /// The put that made it.
-    pub(super) version: PutId,
+    pub(crate) version: PutId,
     /// Bytes of the value, and of each replica.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// CRC-64/NVME of the value.
-    pub(super) checksum: u64,
+    pub(crate) checksum: u64,
     /// Epoch of the last use that a leader noted after the call that put it; 0 if there was none.
-    pub(super) reused: u32,
-    pub(super) pin: Pin,
+    pub(crate) reused: u32,
+    pub(crate) pin: Pin,
     /// Tag that the caller gave it.
-    pub(super) data_type: u8,
-    pub(super) group: Option<GroupId>,
+    pub(crate) data_type: u8,
+    pub(crate) group: Option<GroupId>,
     /// Places of its replicas; some or all may be in segments that are gone.
-    pub(super) replicas: SmallVec<[Replica; 1]>,
+    pub(crate) replicas: SmallVec<[Replica; 1]>,
 }
 
 impl Object {
     /// Share of the object in the usage of its tenant.
-    pub(super) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
     }
 }
 
 /// One replica's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Replica {
+pub(crate) struct Replica {
     /// Number of the segment within the cluster, never reused.
-    pub(super) segment: u32,
+    pub(crate) segment: u32,
     /// First byte.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Order of the allocation.
-    pub(super) index: u64,
+    pub(crate) index: u64,
 }
 
 /// Number of parts of each shard, by the order of keys within it. The first write after a clone copies one part. More
 /// parts would cost memory while there are few objects.
-pub(super) const PARTS: u32 = 2;
+pub(crate) const PARTS: u32 = 2;
 const ROWS: usize = (SHARDS * PARTS) as usize / 2048;
 const _: () = assert!((SHARDS * PARTS) as usize == CowTable::<Shard, ROWS>::SLOTS);
 
@@ -65,7 +64,7 @@ fn part(hash: KeyHash) -> u32 {
 
 /// All objects. A clone is cheap and immutable.
 #[derive(Clone)]
-pub(super) struct Objects {
+pub(crate) struct Objects {
     parts: CowTable<Shard, ROWS>,
     len: u64,
     /// Bytes of all records.
@@ -73,30 +72,30 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { parts: CowTable::new(), len: 0, record_bytes: 0 }
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Bytes of all records, without what the index needs to find them.
-    pub(super) fn record_bytes(&self) -> u64 {
+    pub(crate) fn record_bytes(&self) -> u64 {
         self.record_bytes
     }
 
-    pub(super) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
+    pub(crate) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
         self.parts.get(part(key.hash())).get(key.hash().order(), key.bytes())
     }
 
     /// Returns the objects whose key hashes agree in 50 bits with `hash`: rarely more than one.
-    pub(super) fn with_hash(&self, hash: KeyHash) -> impl Iterator<Item = ObjectRef<'_>> {
+    pub(crate) fn with_hash(&self, hash: KeyHash) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.get(part(hash)).with_order(hash.order())
     }
 
     /// Inserts an object and returns the version that it replaces.
-    pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
+    pub(crate) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).insert(key.hash().order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
         self.record_bytes += record_len(key, object);
@@ -105,7 +104,7 @@ impl Objects {
     }
 
     /// Removes the object of a key. Call it for existing keys only: even a miss copies a shard that a clone shares.
-    pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
+    pub(crate) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).remove(key.hash().order(), key.bytes());
         self.len -= u64::from(old.is_some());
         self.record_bytes -= old.as_ref().map_or(0, |old| record_len(key, old));
@@ -113,7 +112,7 @@ impl Objects {
     }
 
     /// Notes a use of the objects with this hash. It never goes back to an earlier epoch.
-    pub(super) fn note_reuse(&mut self, hash: KeyHash, epoch: u32) {
+    pub(crate) fn note_reuse(&mut self, hash: KeyHash, epoch: u32) {
         // Without news, a shard that a clone shares need not be copied.
         if self.with_hash(hash).any(|object| object.reused < epoch) {
             self.parts.get_mut(part(hash)).note_reuse(hash, epoch);
@@ -121,7 +120,7 @@ impl Objects {
     }
 
     /// Returns the object in a shard that has a replica at that place, and its key.
-    pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, Object)> {
+    pub(crate) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, Object)> {
         let lies_there = |r: Replica| r.segment == segment && r.offset == offset;
         let mut objects = (0..PARTS).flat_map(|part| self.parts.get(shard * PARTS + part).iter());
         let object = objects.find(|object| object.replicas().any(lies_there))?;
@@ -129,18 +128,18 @@ impl Objects {
     }
 
     /// Reads the memory that [`Self::touch`] is going to read first, to bring it into the cache.
-    pub(super) fn touch_shard(&self, hash: KeyHash) -> u64 {
+    pub(crate) fn touch_shard(&self, hash: KeyHash) -> u64 {
         self.parts.get(part(hash)).touch_index()
     }
 
     /// Reads the memory that a look-up or an insert of that hash is going to read, to bring it into the cache.
-    pub(super) fn touch(&self, hash: KeyHash) -> u64 {
+    pub(crate) fn touch(&self, hash: KeyHash) -> u64 {
         self.parts.get(part(hash)).touch(hash.order())
     }
 
     /// Iterates over the objects from a position on, in the order of a snapshot. Each comes with the position after it;
     /// objects that share one are not separated by it. The end of a part yields a position alone.
-    pub(super) fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, Option<ObjectRef<'_>>)> {
+    pub(crate) fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, Option<ObjectRef<'_>>)> {
         let first = u32::try_from(from >> 32).unwrap_or(u32::MAX);
         self.parts.iter_from(first).flat_map(move |(part, shard)| {
             let start = u64::from(part) << 32;
@@ -152,7 +151,18 @@ impl Objects {
     }
 
     /// Iterates over all objects in the order of a snapshot: shard, hash, key.
-    pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.iter().flat_map(Shard::iter)
     }
+}
+
+/// Number of items whose puts and keys are looked up together before any of them is applied.
+///
+/// An index of millions of objects does not fit the CPU cache, and the look-ups of one item wait for memory in turn.
+/// The processor overlaps those of different items, and applying the items then finds everything in the cache.
+pub(crate) const TOUCHED: usize = 32;
+
+/// Consumes the results of look-ups, so that the compiler does not remove the look-ups.
+pub(crate) fn touch(reads: impl Iterator<Item = u64>) {
+    std::hint::black_box(reads.fold(0, |sum, read| sum ^ read));
 }

@@ -1,6 +1,8 @@
 use mc_types::PutId;
 
-use super::{GroupId, IndexKey, KeyHash, Object, Pin, Replica};
+use crate::command::Pin;
+use crate::key::{GroupId, IndexKey, KeyHash};
+use crate::objects::{Object, Replica};
 
 /// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///

@@ -1,6 +1,6 @@
 use mc_types::{ClusterTime, PutId};
 
-use super::CowMap;
+use crate::cow::CowMap;
 
 /// Maximum number of ids of one deadline that are kept without checking which are still in flight. The puts of a batch
 /// share a deadline and end together. The ids take 2 KiB, at most once for each millisecond of the last minute.

@@ -9,48 +9,46 @@ use smallvec::SmallVec;
 use triomphe::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::command::{PlacedReplica, PutMode};
-use super::cow::{CowMap, CowTable};
-use super::groups::GroupId;
-use super::key::{IndexKey, KeyHash};
-use super::pin::Pin;
-use super::segments::allocated;
-use super::tenants::Share;
+use crate::alloc::allocated;
+use crate::command::{Pin, PlacedReplica, PutMode};
+use crate::cow::{CowMap, CowTable};
+use crate::key::{GroupId, IndexKey, KeyHash};
+use crate::tenants::Share;
 use deadlines::Deadlines;
 use shard::Shard;
 
 /// Number of shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in
 /// one shard is refused, so the number, the hash and the limit are part of its format.
-pub(super) const SHARDS: usize = 1 << 14;
+pub(crate) const SHARDS: usize = 1 << 14;
 /// Maximum number of ended puts that a shard remembers.
 ///
 /// When one more put ends before any of their deadlines, the shard forgets the half with the earliest deadlines. A
 /// repeated end of such a put is recognised by the object's version alone. With deadlines of 60 s this begins at about
 /// 2,000 puts a second. The limit bounds memory (some 20 MB), and keeps in the cache the ids that starts and ends
 /// search.
-pub(super) const ENDED_PER_SHARD: usize = 16;
+pub(crate) const ENDED_PER_SHARD: usize = 16;
 /// Number of shards that each entry clears of ended puts past their deadline.
-pub(super) const SHARDS_PER_ENTRY: u64 = 16;
+pub(crate) const SHARDS_PER_ENTRY: u64 = 16;
 
 /// A put in flight: its bytes are allocated, but no object is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Put {
-    pub(super) key: IndexKey,
-    pub(super) size: u64,
-    pub(super) mode: PutMode,
-    pub(super) deadline: ClusterTime,
+pub(crate) struct Put {
+    pub(crate) key: IndexKey,
+    pub(crate) size: u64,
+    pub(crate) mode: PutMode,
+    pub(crate) deadline: ClusterTime,
     /// Pin of the object that it makes.
-    pub(super) pin: Pin,
-    pub(super) data_type: u8,
+    pub(crate) pin: Pin,
+    pub(crate) data_type: u8,
     /// Group that the object joins.
-    pub(super) group: Option<GroupId>,
+    pub(crate) group: Option<GroupId>,
     /// Replicas as answered to the start, kept so that a repeated start gets the same answer even if a store has died.
-    pub(super) replicas: SmallVec<[PutReplica; 1]>,
+    pub(crate) replicas: SmallVec<[PutReplica; 1]>,
 }
 
 impl Put {
     /// Share of the put in the usage of its tenant.
-    pub(super) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         Share::of(self.bytes(), self.pin)
     }
 
@@ -62,22 +60,22 @@ impl Put {
 
 /// A replica to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PutReplica {
+pub(crate) struct PutReplica {
     /// Number of the segment within the cluster.
-    pub(super) segment: u32,
-    pub(super) placed: PlacedReplica,
+    pub(crate) segment: u32,
+    pub(crate) placed: PlacedReplica,
 }
 
 /// Outcome and deadline of an ended put, for the answers to repeated ends. Kept until that deadline or a full shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) outcome: Outcome,
-    pub(super) deadline: ClusterTime,
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    pub(crate) deadline: ClusterTime,
 }
 
 /// Outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The put made the object.
     Visible {
         /// The version that it replaced.
@@ -91,7 +89,7 @@ pub(super) enum Outcome {
 
 /// State of a put.
 #[derive(Clone)]
-pub(super) enum PutState {
+pub(crate) enum PutState {
     InFlight(Arc<Put>),
     Ended(Ended),
 }
@@ -102,7 +100,7 @@ pub(super) enum PutState {
 /// a shard, so that puts restored from a snapshot act as the original ones, nor on how far the clearing of due puts has
 /// got.
 #[derive(Clone)]
-pub(super) struct Puts {
+pub(crate) struct Puts {
     shards: Shards,
     deadlines: Deadlines,
     /// Number of puts in flight of each key, by its hash.
@@ -116,7 +114,7 @@ type Shards = CowTable<Shard, { SHARDS / 2048 }>;
 const _: () = assert!(SHARDS == Shards::SLOTS);
 
 /// Returns the shard of an id by a hash, which also spreads ids that clients count up or build from a repeated half.
-pub(super) fn shard_of(id: PutId) -> u32 {
+pub(crate) fn shard_of(id: PutId) -> u32 {
     (xxh3_64(&id.0.to_le_bytes()) >> (64 - SHARDS.ilog2())) as u32
 }
 
@@ -125,58 +123,58 @@ fn is_in_flight(shards: &Shards, id: PutId, deadline: ClusterTime) -> bool {
 }
 
 impl Puts {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { shards: CowTable::new(), deadlines: Deadlines::new(), of_key: CowMap::new(), bytes: 0 }
     }
 
-    pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
+    pub(crate) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
         self.shards.get(shard_of(id)).in_flight(id)
     }
 
-    pub(super) fn ended(&self, id: PutId) -> Option<&Ended> {
+    pub(crate) fn ended(&self, id: PutId) -> Option<&Ended> {
         self.shards.get(shard_of(id)).ended(id)
     }
 
     /// Whether a put of a key with this hash is in flight.
-    pub(super) fn is_being_written(&self, key: KeyHash) -> bool {
+    pub(crate) fn is_being_written(&self, key: KeyHash) -> bool {
         self.of_key.contains(&key.to_u64())
     }
 
     /// Lists the puts in flight by id, which is their order in a snapshot.
-    pub(super) fn all_in_flight(&self) -> Vec<(PutId, &Put)> {
+    pub(crate) fn all_in_flight(&self) -> Vec<(PutId, &Put)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_in_flight).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
     /// Lists the ended puts by id.
-    pub(super) fn all_ended(&self) -> Vec<(PutId, Ended)> {
+    pub(crate) fn all_ended(&self) -> Vec<(PutId, Ended)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_ended).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
     /// Number of puts in flight.
-    pub(super) fn len_in_flight(&self) -> usize {
+    pub(crate) fn len_in_flight(&self) -> usize {
         self.deadlines.in_flight()
     }
 
     /// Bytes of the replicas of the puts in flight, each rounded up to the alignment.
-    pub(super) fn bytes_in_flight(&self) -> u64 {
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.bytes
     }
 
     /// The earliest deadline of a put in flight.
-    pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
+    pub(crate) fn next_deadline(&self) -> Option<ClusterTime> {
         self.deadlines.first()
     }
 
     /// Lists puts in flight whose deadline has come, by deadline and id, at most `limit` of them.
-    pub(super) fn due(&self, now: ClusterTime, limit: usize) -> Vec<PutId> {
+    pub(crate) fn due(&self, now: ClusterTime, limit: usize) -> Vec<PutId> {
         self.deadlines.due(now, limit, |id, deadline| is_in_flight(&self.shards, id, deadline))
     }
 
-    pub(super) fn start(&mut self, id: PutId, put: Put) {
+    pub(crate) fn start(&mut self, id: PutId, put: Put) {
         self.deadlines.add(put.deadline, id);
         self.bytes = self.bytes.saturating_add(put.bytes());
         let key = put.key.hash().to_u64();
@@ -197,12 +195,12 @@ impl Puts {
     }
 
     /// Whether the shard of this id can remember one more ended put without forgetting any.
-    pub(super) fn has_room_for(&self, id: PutId) -> bool {
+    pub(crate) fn has_room_for(&self, id: PutId) -> bool {
         !self.shards.get(shard_of(id)).is_full()
     }
 
     /// Moves a put from in flight to ended, and records its outcome.
-    pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
+    pub(crate) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
         let shard = self.shards.get_mut(shard_of(id));
         let put = shard.take_in_flight(id);
         shard.end(id, ended, now);
@@ -212,7 +210,7 @@ impl Puts {
     }
 
     /// Removes and returns a put in flight.
-    pub(super) fn forget(&mut self, id: PutId) -> Option<Arc<Put>> {
+    pub(crate) fn forget(&mut self, id: PutId) -> Option<Arc<Put>> {
         self.in_flight(id)?;
         let put = self.shards.get_mut(shard_of(id)).take_in_flight(id)?;
         self.left(&put);
@@ -220,13 +218,13 @@ impl Puts {
     }
 
     /// Forgets ended puts in the shard of this id whose deadline has come.
-    pub(super) fn forget_due_beside(&mut self, id: PutId, now: ClusterTime) {
+    pub(crate) fn forget_due_beside(&mut self, id: PutId, now: ClusterTime) {
         self.shards.get_mut(shard_of(id)).forget_due(now);
     }
 
     /// Forgets ended puts whose deadline has come, in the few shards that are this log entry's turn. It only saves
     /// memory: callers check the deadline of every put that they find.
-    pub(super) fn forget_due(&mut self, index: u64, now: ClusterTime) {
+    pub(crate) fn forget_due(&mut self, index: u64, now: ClusterTime) {
         for turn in 0..SHARDS_PER_ENTRY {
             let shard = (index.wrapping_mul(SHARDS_PER_ENTRY).wrapping_add(turn) % SHARDS as u64) as u32;
             if self.shards.get(shard).has_due(now) {
@@ -236,7 +234,7 @@ impl Puts {
     }
 
     /// Reads the memory that a start or an end of that put is going to read, to bring it into the cache.
-    pub(super) fn touch(&self, id: PutId) -> u64 {
+    pub(crate) fn touch(&self, id: PutId) -> u64 {
         self.shards.get(shard_of(id)).touch()
     }
 }

@@ -1,7 +1,8 @@
 use mc_types::{ClusterTime, PutId};
 use triomphe::Arc;
 
-use super::{ENDED_PER_SHARD, Ended, Put};
+use super::ENDED_PER_SHARD;
+use crate::puts::{Ended, Put};
 
 /// Capacity for puts in flight that an empty list keeps; a list with a larger capacity frees it when it gets empty.
 const IN_FLIGHT_KEPT: usize = 4;
@@ -127,8 +128,9 @@ impl Shard {
 mod tests {
     use smallvec::SmallVec;
 
-    use super::super::{Outcome, PutMode};
     use super::*;
+    use crate::command::PutMode;
+    use crate::puts::Outcome;
 
     fn ended(deadline: u64) -> Ended {
         Ended { outcome: Outcome::Failed, deadline: ClusterTime(deadline) }
@@ -169,7 +171,7 @@ mod tests {
             size: 1,
             mode: PutMode::Upsert,
             deadline,
-            pin: crate::pin::Pin::NONE,
+            pin: crate::command::Pin::NONE,
             data_type: 0,
             group: None,
             replicas: SmallVec::new(),

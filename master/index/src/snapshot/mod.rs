@@ -19,9 +19,14 @@ mod write;
 
 use std::io;
 
-pub(super) use frame::CHUNK_MAX;
+use crate::key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX};
+use frame::CHUNK_MAX;
+
 #[cfg(feature = "testing")]
 pub use frame::seal_chunks;
+
+// An entry of the key-value table is one record.
+const _: () = assert!(KEY_VALUE_KEY_MAX + KEY_VALUE_MAX + 16 <= CHUNK_MAX);
 
 const MAGIC: [u8; 7] = *b"mcstate";
 pub(super) const FORMAT: u8 = 6;

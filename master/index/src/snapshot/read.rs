@@ -9,16 +9,14 @@ use super::record::{
 };
 use super::{FORMAT, MAGIC, SnapshotError};
 use crate::alloc::{Allocator, RunLayout};
-use crate::groups::GroupId;
-use crate::key::IndexKey;
-use crate::machine::State;
+use crate::command::Settings;
+use crate::key::{GroupId, IndexKey, TenantName};
 use crate::objects::Object;
 use crate::puts::Put;
-use crate::segment::Segment;
-use crate::segments::Segments;
-use crate::settings::Settings;
-use crate::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Store, is_mountable};
-use crate::tenants::TenantName;
+use crate::state::State;
+use crate::stores::{
+    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Segment, Segments, Store, is_mountable,
+};
 
 type Checked = Result<(), String>;
 

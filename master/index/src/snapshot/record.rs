@@ -2,14 +2,11 @@ use mc_types::{ClusterTime, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::command::{MountStore, PutMode};
-use crate::groups::GroupId;
-use crate::key::KeyHash;
+use crate::command::{MountStore, Pin, PutMode, Quota, Settings};
+use crate::key::{GroupId, KeyHash};
 use crate::objects::Replica;
-use crate::pin::Pin;
 use crate::puts::{Ended, PutReplica};
-use crate::settings::Settings;
-use crate::tenants::{Quota, RemovalMark};
+use crate::tenants::RemovalMark;
 
 /// Sections of a snapshot, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,13 +8,11 @@ use super::record::{
     EndedRecord, HeaderRecord, ObjectRecord, PutRecord, Section, SegmentRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC};
-use crate::command::{PlacedReplica, PutMode};
+use crate::command::{Pin, PlacedReplica, PutMode, Settings};
 use crate::key::IndexKey;
-use crate::machine::State;
 use crate::objects::Replica;
-use crate::pin::Pin;
 use crate::puts::{Ended, Outcome, PutReplica, shard_of};
-use crate::settings::Settings;
+use crate::state::State;
 
 /// Reads a snapshot of a header and these records; the header says that two segment numbers have been given out.
 fn read(records: impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>)) -> Result<(), String> {

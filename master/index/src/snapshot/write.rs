@@ -6,8 +6,8 @@ use super::record::{
     PutRecord, RunRecord, Section, SegmentRecord, StoreRecord, TenantRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC};
-use crate::machine::State;
 use crate::objects::ObjectRef;
+use crate::state::State;
 
 impl State {
     /// Writes the index. Equal states write the same bytes, in blocks of up to 64 KiB.

@@ -2,8 +2,8 @@
 
 use mc_types::PutId;
 
-use super::key::IndexKey;
-use super::machine::State;
+use crate::key::IndexKey;
+use crate::state::State;
 
 /// Maximum number of objects and parts of the index that one page visits. The index is locked against changes
 /// meanwhile.

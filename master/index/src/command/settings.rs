@@ -6,8 +6,6 @@ use std::str::FromStr;
 use mc_types::Ratio;
 use serde::{Deserialize, Serialize};
 
-use super::tenants::Quota;
-
 /// The highest cluster version that this build supports: the format of log entries and the behaviour of `apply`.
 ///
 /// A cluster runs at the version that all its members support. `mcctl upgrade finish` raises it; until then, the old
@@ -140,3 +138,23 @@ impl FromStr for ReadPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a read policy: it can be `lease` or `read-index`")]
 pub struct ReadPolicyError(pub String);
+
+/// Limits of what a tenant may have in the pool, puts in flight included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// Bytes of all replicas, each rounded up to [`mc_types::ALLOCATION_ALIGN`]; 0 for no limit.
+    pub bytes: u64,
+    /// Objects; 0 for no limit.
+    pub objects: u64,
+}
+
+impl Quota {
+    /// No limit.
+    pub const NONE: Self = Self { bytes: 0, objects: 0 };
+
+    /// Whether it limits nothing.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+}

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use mc_types::StoreId;
 
-use super::key::KeyHash;
-use super::machine::State;
-use super::objects::Object;
-use super::pin::Pin;
-use super::place::SplitMix64;
+use crate::command::Pin;
+use crate::key::KeyHash;
+use crate::objects::Object;
+use crate::random::SplitMix64;
+use crate::state::State;
 
 /// Number of places that are looked at for one object.
 const SAMPLES: usize = 16;

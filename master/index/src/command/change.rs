@@ -1,7 +1,7 @@
 use mc_types::Code;
 
-use super::command::{Command, Op, Response};
-use super::key::KeyHash;
+use super::{Command, Op, Response};
+use crate::key::KeyHash;
 
 /// Change of the visible objects by one entry, for an eviction order that follows the log.
 ///

@@ -1,44 +1,12 @@
-//! Replicated commands, and the answers of applying them.
-//!
-//! The encoding is one format byte, then postcard. It is strict: unknown variants, missing fields and trailing bytes
-//! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
-//! variant; a change of encoding is a new format byte.
+//! Operations on the index, and the items of their batches.
 
-use bytes::Bytes;
-use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::groups::GroupId;
-use super::key::KeyHash;
 use super::pin::PinAction;
-use super::settings::Settings;
-use super::tenants::Quota;
-
-pub(super) const COMMAND_FORMAT: u8 = 8;
-
-/// A log entry: the leader's stamp and the operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
-    /// Facts from outside the state.
-    pub stamp: Stamp,
-    /// The operation.
-    pub op: Op,
-}
-
-/// Facts from outside the state, stamped by the leader so that every replica sees the same.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    /// Cluster time as the leader counts it; `apply` takes the maximum of this and its own.
-    pub now: ClusterTime,
-    /// Term of the leader whose soft state (leases, store liveness) the operation was decided from. In an entry of
-    /// another term the operation does nothing, because soft state ends with its term.
-    pub term: u64,
-    /// Random bits for placement.
-    pub seed: u64,
-    /// Suspect stores: they get no new replicas, and their replicas do not count as present.
-    pub suspects: Vec<StoreId>,
-}
+use super::settings::{Quota, Settings};
+use crate::key::{GroupId, KeyHash};
 
 /// Operations. Each is a batch where a batch makes sense; each item gets its own answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,32 +14,32 @@ pub enum Op {
     /// Advance the time; an idle leader logs one a second. Like every entry, it ends overdue puts, releases held bytes
     /// that are due, and forgets ended puts past their deadline in the next 16 of 16,384 shards.
     Tick,
-    /// Allocate for puts. Answers [`Response::PutStarted`].
+    /// Allocate for puts. Answers `Response::PutStarted`.
     PutStart {
         /// Tenant of all items; empty is the default one.
         tenant: String,
         /// The puts.
         items: Vec<PutStartItem>,
     },
-    /// Make puts visible. Answers [`Response::PutEnded`].
+    /// Make puts visible. Answers `Response::PutEnded`.
     PutEnd {
         /// The puts.
         items: Vec<PutEndItem>,
     },
-    /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), or `InvalidWrite`
-    /// for a put that has ended and is still remembered (see [`PutEnded::code`]).
+    /// Give puts up and free their bytes. Answers `Response::Codes`: `Ok` (also for an unknown id), or `InvalidWrite`
+    /// for a put that has ended and is still remembered (see `PutEnded::code`).
     PutRevoke {
         /// The puts.
         puts: Vec<PutId>,
     },
-    /// Remove objects. Answers [`Response::Codes`]: `Ok`, `ObjectNotFound`, `VersionChanged`.
+    /// Remove objects. Answers `Response::Codes`: `Ok`, `ObjectNotFound`, `VersionChanged`.
     Remove {
         /// Tenant of all items.
         tenant: String,
         /// The objects.
         items: Vec<RemoveItem>,
     },
-    /// Remove all objects of a tenant that are visible now. Answers [`Response::Removed`]. Puts in flight go on. The
+    /// Remove all objects of a tenant that are visible now. Answers `Response::Removed`. Puts in flight go on. The
     /// objects are invisible at once; [`Op::Sweep`] frees their bytes.
     RemoveAll {
         /// The tenant.
@@ -80,7 +48,7 @@ pub enum Op {
         reuse_at: ClusterTime,
     },
     /// Drop the replicas of objects on one store; an object without another replica is removed. Answers
-    /// [`Response::Codes`]: `Ok`, `ObjectNotFound` (also for an object without a replica there), `VersionChanged`.
+    /// `Response::Codes`: `Ok`, `ObjectNotFound` (also for an object without a replica there), `VersionChanged`.
     DropReplicas {
         /// Tenant of all items.
         tenant: String,
@@ -89,7 +57,7 @@ pub enum Op {
         /// The objects.
         items: Vec<RemoveItem>,
     },
-    /// Evict objects to make room. Answers [`Response::Codes`]: `Ok`, `ObjectNotFound` when the key has another version
+    /// Evict objects to make room. Answers `Response::Codes`: `Ok`, `ObjectNotFound` when the key has another version
     /// by now or none, or `VersionChanged` when its group stays: a group is evicted only if the items name all of its
     /// members and no put is about to join it.
     Evict {
@@ -100,7 +68,7 @@ pub enum Op {
         reuse_at: ClusterTime,
     },
     /// Note which objects were used again after the call that put them, for the eviction order of the next leader.
-    /// Answers [`Response::Done`]. Keys without an object are passed over.
+    /// Answers `Response::Done`. Keys without an object are passed over.
     NoteReuse {
         /// Hashes of the keys.
         keys: Vec<KeyHash>,
@@ -109,12 +77,12 @@ pub enum Op {
         /// Share of the once-seen queue in the leader's order, of 2^32.
         once_share: u32,
     },
-    /// Mount a store's memory. Answers [`Response::Codes`] with one code: `Ok` (also when this epoch is mounted
+    /// Mount a store's memory. Answers `Response::Codes` with one code: `Ok` (also when this epoch is mounted
     /// already), `StoreEpochDead`, `InvalidParams`. A new epoch of a known store replaces the old one, whose replicas
     /// become invisible at once.
     MountStore(MountStore),
     /// Drop a store whose memory is gone (unmounted or expired): its replicas are invisible from this entry on. Answers
-    /// [`Response::Codes`] with one code: `Ok`, also when that epoch is not mounted.
+    /// `Response::Codes` with one code: `Ok`, also when that epoch is not mounted.
     DropStore {
         /// The store.
         store: StoreId,
@@ -122,12 +90,12 @@ pub enum Op {
         epoch: SegmentEpoch,
     },
     /// Free a slice of what dropped stores held, then of the objects that [`Op::RemoveAll`] removed. Answers
-    /// [`Response::Swept`].
+    /// `Response::Swept`.
     Sweep {
         /// Maximum number of objects to visit.
         limit: u32,
     },
-    /// Register a tenant with a quota, or unregister it. Answers [`Response::Codes`] with one code: `Ok`,
+    /// Register a tenant with a quota, or unregister it. Answers `Response::Codes` with one code: `Ok`,
     /// `InvalidParams` for a name that is too long, `TenantNotRegistered`, or `TenantNotEmpty`.
     SetTenant {
         /// The tenant.
@@ -135,7 +103,7 @@ pub enum Op {
         /// Its quota; `None` to unregister it.
         quota: Option<Quota>,
     },
-    /// Set or remove an entry of the key-value table. Answers [`Response::Codes`] with one code: `Ok`, `InvalidKey`,
+    /// Set or remove an entry of the key-value table. Answers `Response::Codes` with one code: `Ok`, `InvalidKey`,
     /// `InvalidParams` for a value that is too long, `ObjectNotFound` for an entry to remove, `NoAvailableHandle` when
     /// the table is full.
     SetKeyValue {
@@ -298,7 +266,7 @@ pub struct MountStore {
     pub grant_key: GrantKey,
     /// Endpoints that serve its bytes, in order of preference.
     pub endpoints: Vec<Endpoint>,
-    /// Bytes of each segment; the index in this list is the [`SegmentNumber`]. A segment that was unmounted has 0 bytes
+    /// Bytes of each segment; the index in this list is the [segment number](mc_types::SegmentNumber). A segment that was unmounted has 0 bytes
     /// and keeps its place. In a later mount of the same epoch, segments may be added at the end and become 0.
     pub segments: Vec<u64>,
     /// host:port of its HTTP server.
@@ -316,78 +284,6 @@ pub struct Endpoint {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Answer of applying a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Response {
-    /// No result (ticks, settings, cluster versions, blank and membership entries).
-    Done,
-    /// One answer per item of an [`Op::PutStart`].
-    PutStarted(Vec<PutStarted>),
-    /// One answer per item of an [`Op::PutEnd`].
-    PutEnded(Vec<PutEnded>),
-    /// One code per item.
-    Codes(Vec<Code>),
-    /// Number of objects that an [`Op::RemoveAll`] removed.
-    Removed(u64),
-    /// Whether objects are left to sweep.
-    Swept {
-        /// Whether objects are left, so that another sweep is needed.
-        more: bool,
-    },
-    /// The stamp's term is not the entry's, so nothing was done. Ticks, settings, quotas, key-value entries and
-    /// cluster versions never get this answer: no leader decides them from soft state.
-    WrongTerm,
-}
-
-/// The answer to a put's start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PutStarted {
-    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams`, `PutGone`,
-    /// `TenantQuotaExceeded`, `TenantNotRegistered` or `GroupFull`.
-    ///
-    /// `InvalidParams` also means that the deadline has passed, or that this put id is in flight with another key or
-    /// size. A put that has ended already gets `ObjectAlreadyExists`, or `PutGone` when all its replicas failed. That a
-    /// put has ended is known while it is remembered (see [`PutEnded::code`]), and afterwards while the object is its
-    /// own.
-    pub code: Code,
-    /// Where to write; empty unless `Ok`.
-    pub replicas: SmallVec<[PlacedReplica; 1]>,
-}
-
-/// The answer to a put's end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PutEnded {
-    /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`, or
-    /// `TransferFail` when every replica failed or its store was dropped meanwhile. With more than 4,096 items, each
-    /// gets `InvalidParams`.
-    ///
-    /// A repeated end gets the same answer while the put is remembered, normally until its deadline. If more than 16
-    /// ended puts of its shard are before their deadlines (with deadlines of 60 s, from about 2,000 puts a second on),
-    /// those with the earliest deadlines are forgotten. The end of a forgotten put answers `Ok` while the object is the
-    /// one that it made, else `PutGone`.
-    pub code: Code,
-    /// The visible version that the put replaced: an upsert's predecessor, or a version whose replicas were all on
-    /// suspect stores. The answer to a repeated end of a forgotten put leaves it out.
-    pub replaced: Option<PutId>,
-}
-
-/// The place of one replica, and the order of its allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlacedReplica {
-    /// Store.
-    pub store: StoreId,
-    /// Epoch of the store's memory.
-    pub epoch: SegmentEpoch,
-    /// Segment within the store.
-    pub segment: SegmentNumber,
-    /// Offset of the first byte.
-    pub offset: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// Order of the allocation, from the term and index of its entry (see [`crate::allocation_order`]).
-    pub index: u64,
-}
-
 /// Encodes put ids as bytes.
 ///
 /// Ids, hashes and checksums are random: as numbers of variable length they would be longer, and slower to read. Only
@@ -397,11 +293,11 @@ mod id_bytes {
     use serde::de::Error as _;
     use serde::{Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(put: &PutId, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(put: &PutId, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(&put.to_bytes())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PutId, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PutId, D::Error> {
         let bytes: &[u8] = serde_bytes::deserialize(from)?;
         PutId::from_bytes(bytes)
             .ok_or_else(|| D::Error::invalid_length(bytes.len(), &"the 16 bytes of a put id"))
@@ -413,75 +309,11 @@ mod key_bytes {
 
     use super::StartKey;
 
-    pub(super) fn serialize<S: Serializer>(key: &StartKey, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(key: &StartKey, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(key)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<StartKey, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<StartKey, D::Error> {
         serde_bytes::deserialize(from).map(StartKey::from_slice)
-    }
-}
-
-/// Error of decoding a command.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// The command is in the format of another build.
-    #[error(
-        "command format {} is {} than this build's {COMMAND_FORMAT}: start the build of mc-master that wrote it",
-        .0, than_ours(*.0)
-    )]
-    Format(u8),
-    /// The bytes do not decode, or some are left over.
-    #[error("command is malformed: {0}")]
-    Malformed(String),
-}
-
-fn than_ours(format: u8) -> &'static str {
-    if format > COMMAND_FORMAT { "newer" } else { "older" }
-}
-
-impl Command {
-    /// Encodes the command for the log.
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(self.room());
-        out.push(COMMAND_FORMAT);
-        postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
-    }
-
-    /// Estimates the encoded length, mostly too high: growing the buffer would copy a large batch a dozen times.
-    fn room(&self) -> usize {
-        let keys: usize = match &self.op {
-            Op::PutStart { items, .. } => {
-                let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
-                items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
-            }
-            Op::PutEnd { items } => items.len() * 56,
-            Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
-                items.iter().map(|item| item.key.len() + 32).sum()
-            }
-            Op::PutRevoke { puts } => puts.len() * 20,
-            Op::Evict { items, .. } => items.len() * 26,
-            Op::NoteReuse { keys, .. } => keys.len() * 8,
-            Op::SetKeyValue { key, value } => key.len() + value.as_ref().map_or(0, |value| value.len()),
-            _ => 0,
-        };
-        keys + 256
-    }
-
-    /// Decodes a command written by [`Self::encode`].
-    ///
-    /// # Errors
-    /// [`DecodeError`] for another format, an unknown variant or trailing bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        match bytes.split_first() {
-            Some((&COMMAND_FORMAT, body)) => match postcard::take_from_bytes(body) {
-                Ok((command, [])) => Ok(command),
-                Ok((_, rest)) => Err(DecodeError::Malformed(format!("{} bytes too many", rest.len()))),
-                Err(err) => Err(DecodeError::Malformed(err.to_string())),
-            },
-            Some((&format, _)) => Err(DecodeError::Format(format)),
-            None => Err(DecodeError::Malformed("empty".into())),
-        }
     }
 }

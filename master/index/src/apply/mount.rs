@@ -4,17 +4,12 @@ use std::ops::Range;
 
 use mc_types::{Code, SegmentEpoch, StoreId};
 
-use super::command::MountStore;
-use super::machine::State;
-use super::objects::Replica;
-use super::segment::Segment;
-use super::stores::{Mounted, Store, is_mountable};
-
-/// Maximum number of objects that one sweep visits, whatever limit it was given.
-pub(super) const SWEEP_MAX: u32 = 16_384;
+use crate::command::MountStore;
+use crate::state::State;
+use crate::stores::{Mounted, Segment, Store, is_mountable};
 
 impl State {
-    pub(super) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {
+    pub(crate) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {
         if !is_mountable(mount) {
             return Code::InvalidParams;
         }
@@ -79,44 +74,12 @@ impl State {
     }
 
     /// Ends an epoch. The cost depends on the number of its segments, not on the objects in them.
-    pub(super) fn drop_store(&mut self, index: u64, id: StoreId, epoch: SegmentEpoch) {
+    pub(crate) fn drop_store(&mut self, index: u64, id: StoreId, epoch: SegmentEpoch) {
         if let Some(ended) = self.stores.end_epoch(id, epoch, index) {
             for number in ended.numbers() {
                 self.segments.drop_segment(number);
             }
             self.stores.forget_excess();
         }
-    }
-
-    /// Removes replicas in dropped segments from the index, and each object that has no other live replica; then
-    /// objects that a `remove_all` has removed. Visits at most `limit` objects and returns whether some are left.
-    pub(super) fn sweep(&mut self, limit: u32) -> bool {
-        let limit = limit.min(SWEEP_MAX);
-        for swept in 0..limit {
-            let Some((number, offset, shard)) = self.segments.next_to_sweep() else {
-                self.sweep_cleared(limit - swept);
-                break;
-            };
-            if let Some((key, mut object)) = self.objects.find(shard, number, offset) {
-                let (live, dropped): (Vec<Replica>, Vec<Replica>) =
-                    object.replicas.iter().partition(|r| self.segments.live(r.segment).is_some());
-                for replica in dropped {
-                    self.segments.leave(replica.segment, replica.offset, shard);
-                }
-                self.discharge(&key, &object);
-                if live.is_empty() {
-                    self.objects.remove(&key);
-                    self.leave_group(&key, &object);
-                } else {
-                    object.replicas = live.into();
-                    self.charge(&key, &object);
-                    self.objects.insert(&key, &object);
-                }
-            } else {
-                // Unreachable: residents and replicas are kept in step. Going on beats sweeping the same place forever.
-                self.segments.leave(number, offset, shard);
-            }
-        }
-        self.needs_sweep()
     }
 }

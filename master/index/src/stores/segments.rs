@@ -1,14 +1,15 @@
 use std::ops::Range;
 
-use mc_types::{ALLOCATION_ALIGN, ClusterTime};
+use mc_types::ClusterTime;
 
-use super::cow::CowMap;
-use super::pin::Pin;
 use super::segment::{Segment, Space};
+use crate::alloc::allocated;
+use crate::command::Pin;
+use crate::cow::CowMap;
 
 /// All segments by number, with indexes that save looking at each segment.
 #[derive(Clone)]
-pub(super) struct Segments {
+pub(crate) struct Segments {
     by_number: CowMap<u32, Segment>,
     /// The next number; numbers are never reused.
     next: u32,
@@ -23,7 +24,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             by_number: CowMap::new(),
             next: 0,
@@ -35,7 +36,7 @@ impl Segments {
     }
 
     /// Restores the segments of a snapshot under their numbers; a dropped segment is one without space.
-    pub(super) fn restored(next: u32, segments: impl IntoIterator<Item = (u32, Segment)>) -> Self {
+    pub(crate) fn restored(next: u32, segments: impl IntoIterator<Item = (u32, Segment)>) -> Self {
         let mut restored = Self { next, ..Self::new() };
         for (number, segment) in segments {
             if !segment.is_live() {
@@ -52,42 +53,42 @@ impl Segments {
     }
 
     /// Bytes of the live segments that can be allocated.
-    pub(super) fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
 
     /// Bytes in live segments that hard-pinned replicas take.
-    pub(super) fn pinned(&self) -> u64 {
+    pub(crate) fn pinned(&self) -> u64 {
         self.pinned
     }
 
-    pub(super) fn next(&self) -> u32 {
+    pub(crate) fn next(&self) -> u32 {
         self.next
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&Segment> {
+    pub(crate) fn get(&self, number: u32) -> Option<&Segment> {
         self.by_number.get(&number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
         self.by_number.iter().map(|(&number, segment)| (number, segment))
     }
 
-    pub(super) fn live(&self, number: u32) -> Option<&Segment> {
+    pub(crate) fn live(&self, number: u32) -> Option<&Segment> {
         self.get(number).filter(|segment| segment.is_live())
     }
 
-    pub(super) fn space(&self, number: u32) -> Option<&Space> {
+    pub(crate) fn space(&self, number: u32) -> Option<&Space> {
         self.get(number)?.space.as_ref()
     }
 
-    pub(super) fn space_mut(&mut self, number: u32) -> Option<&mut Space> {
+    pub(crate) fn space_mut(&mut self, number: u32) -> Option<&mut Space> {
         self.by_number.get_mut(&number)?.space.as_mut()
     }
 
     /// Adds segments under consecutive numbers and returns these; `None` is a segment that was unmounted before, and
     /// takes a number as well. Returns `None` when numbers have run out.
-    pub(super) fn add(&mut self, segments: Vec<Option<Segment>>) -> Option<Range<u32>> {
+    pub(crate) fn add(&mut self, segments: Vec<Option<Segment>>) -> Option<Range<u32>> {
         let first = self.next;
         self.next = first.checked_add(u32::try_from(segments.len()).ok()?)?;
         for (number, segment) in (first..).zip(segments) {
@@ -100,7 +101,7 @@ impl Segments {
 
     /// Ends a segment: its replicas are invisible from now on, its residents wait for the sweep, and its held bytes and
     /// puts in flight end with it.
-    pub(super) fn drop_segment(&mut self, number: u32) {
+    pub(crate) fn drop_segment(&mut self, number: u32) {
         let Some(segment) = self.by_number.get_mut(&number) else { return };
         let Some(space) = segment.space.take() else { return };
         self.capacity -= space.alloc.capacity();
@@ -120,21 +121,21 @@ impl Segments {
     }
 
     /// Returns the lowest dropped segment that is not swept, and the offset and shard of its lowest resident.
-    pub(super) fn next_to_sweep(&self) -> Option<(u32, u64, u32)> {
+    pub(crate) fn next_to_sweep(&self) -> Option<(u32, u64, u32)> {
         let (&number, ()) = self.dropped.first()?;
         let (offset, shard) = self.get(number)?.residents.first()?;
         Some((number, offset, shard))
     }
 
     /// Records that an object of that shard lies at this offset.
-    pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u32) {
+    pub(crate) fn settle(&mut self, number: u32, offset: u64, shard: u32) {
         if let Some(segment) = self.by_number.get_mut(&number) {
             segment.residents.insert(offset, shard);
         }
     }
 
     /// Removes the record that an object of that shard lies at this offset.
-    pub(super) fn leave(&mut self, number: u32, offset: u64, shard: u32) {
+    pub(crate) fn leave(&mut self, number: u32, offset: u64, shard: u32) {
         if self.get(number).is_some()
             && let Some(segment) = self.by_number.get_mut(&number)
         {
@@ -143,12 +144,12 @@ impl Segments {
         self.forget_if_empty(number);
     }
 
-    pub(super) fn alloc(&mut self, number: u32, len: u64) -> Option<u64> {
+    pub(crate) fn alloc(&mut self, number: u32, len: u64) -> Option<u64> {
         self.space_mut(number)?.alloc.alloc(len)
     }
 
     /// Frees bytes; does nothing when the segment is gone.
-    pub(super) fn free(&mut self, number: u32, offset: u64, len: u64) {
+    pub(crate) fn free(&mut self, number: u32, offset: u64, len: u64) {
         if let Some(space) = self.space_mut(number) {
             space.alloc.free(offset, len);
         }
@@ -156,7 +157,7 @@ impl Segments {
 
     /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is
     /// gone.
-    pub(super) fn pin(&mut self, number: u32, len: u64, pin: Pin) {
+    pub(crate) fn pin(&mut self, number: u32, len: u64, pin: Pin) {
         if pin.is_hard()
             && let Some(space) = self.space_mut(number)
         {
@@ -166,7 +167,7 @@ impl Segments {
     }
 
     /// Stops counting the bytes of a replica as hard-pinned; the counterpart of [`Self::pin`].
-    pub(super) fn unpin(&mut self, number: u32, len: u64, pin: Pin) {
+    pub(crate) fn unpin(&mut self, number: u32, len: u64, pin: Pin) {
         if pin.is_hard()
             && let Some(space) = self.space_mut(number)
         {
@@ -176,7 +177,7 @@ impl Segments {
     }
 
     /// Keeps bytes from being reused until `until`.
-    pub(super) fn hold(&mut self, number: u32, offset: u64, len: u64, until: ClusterTime) {
+    pub(crate) fn hold(&mut self, number: u32, offset: u64, len: u64, until: ClusterTime) {
         let Some(space) = self.space_mut(number) else { return };
         let before = first_of(space);
         if space.held.insert((until, offset), len).is_none() {
@@ -187,7 +188,7 @@ impl Segments {
     }
 
     /// Frees the held bytes of a segment that have the earliest reuse time.
-    pub(super) fn release_first(&mut self, number: u32) {
+    pub(crate) fn release_first(&mut self, number: u32) {
         let Some(space) = self.space_mut(number) else { return };
         let Some((&key, &len)) = space.held.first() else { return };
         space.held.remove(&key);
@@ -209,17 +210,17 @@ impl Segments {
     }
 
     /// Returns the time at which the next held bytes may be reused.
-    pub(super) fn next_release(&self) -> Option<ClusterTime> {
+    pub(crate) fn next_release(&self) -> Option<ClusterTime> {
         self.earliest_held.first().map(|(&(time, _), ())| time)
     }
 
     /// Lists the segments that hold bytes with the earliest time from which those may be reused, earliest first.
-    pub(super) fn holding(&self) -> impl Iterator<Item = (ClusterTime, u32)> {
+    pub(crate) fn holding(&self) -> impl Iterator<Item = (ClusterTime, u32)> {
         self.earliest_held.iter().map(|(&key, ())| key)
     }
 
     /// Frees held ranges whose reuse time has come, at most `limit` of them.
-    pub(super) fn release_due(&mut self, now: ClusterTime, limit: usize) {
+    pub(crate) fn release_due(&mut self, now: ClusterTime, limit: usize) {
         for _ in 0..limit {
             match self.earliest_held.first() {
                 Some((&(time, number), ())) if time <= now => self.release_first(number),
@@ -227,11 +228,6 @@ impl Segments {
             }
         }
     }
-}
-
-/// Bytes that an allocation of `len` bytes takes. A length that no segment has room for is not checked yet.
-pub(super) fn allocated(len: u64) -> u64 {
-    len.checked_next_multiple_of(ALLOCATION_ALIGN).unwrap_or(u64::MAX)
 }
 
 fn first_of(space: &Space) -> Option<ClusterTime> {

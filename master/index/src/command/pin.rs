@@ -3,10 +3,6 @@ use std::time::Duration;
 use mc_types::ClusterTime;
 use serde::{Deserialize, Serialize};
 
-use super::key::IndexKey;
-use super::machine::State;
-use super::objects::Object;
-
 /// Protection of an object from eviction.
 ///
 /// A soft pin lets the object be evicted only when nothing without a pin can be, until its time is over. A hard pin
@@ -31,12 +27,12 @@ impl Pin {
     }
 
     /// Reads the pin of a record.
-    pub(super) fn from_u32(pin: u32) -> Self {
+    pub(crate) fn from_u32(pin: u32) -> Self {
         Self(pin)
     }
 
     /// Returns the pin as a number for a record.
-    pub(super) fn to_u32(self) -> u32 {
+    pub(crate) fn to_u32(self) -> u32 {
         self.0
     }
 
@@ -78,27 +74,12 @@ pub enum PinAction {
 
 impl PinAction {
     /// Returns the pin of the new object, given that of the one that it replaces.
-    pub(super) fn pin(self, before: Pin, now: ClusterTime) -> Pin {
+    pub(crate) fn pin(self, before: Pin, now: ClusterTime) -> Pin {
         match self {
             Self::Preserve => before.at(now),
             Self::Disable => Pin::NONE,
             Self::Soft { until } => Pin::soft(until.min(now.after(SOFT_PIN_MAX))).at(now),
             Self::Hard => Pin::HARD,
-        }
-    }
-}
-
-impl State {
-    /// Delays the end of each object's soft pin that runs now, for a cluster whose time is about to jump ahead by `span`.
-    pub fn delay_soft_pins(&mut self, span: Duration) {
-        let delayed = |pin: Pin| Some(Pin::soft(pin.at(self.time).soft_until()?.after(span)));
-        let pinned = self.objects.iter().filter_map(|object| {
-            let pin = delayed(object.pin)?;
-            Some((IndexKey::from_bytes(object.key)?, Object { pin, ..object.to_object() }))
-        });
-        let pinned: Vec<_> = pinned.collect();
-        for (key, object) in pinned {
-            self.objects.insert(&key, &object);
         }
     }
 }

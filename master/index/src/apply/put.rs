@@ -6,28 +6,17 @@ use std::time::Duration;
 use mc_types::{Code, MAX_NAMED_STORES, MAX_TENANT_LEN, PutId, StoreId};
 use smallvec::SmallVec;
 
-use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
-use super::key::{IndexKey, KeyHash};
-use super::machine::{Entry, State};
-use super::objects::{Object, ObjectRef, Replica};
-use super::pin::Pin;
+use super::Entry;
 use super::place::Placement;
-use super::puts::{Ended, Outcome, Put, PutReplica, PutState};
-use super::segments::allocated;
-
-/// Number of items whose puts and keys are looked up together before any of them is applied.
-///
-/// An index of millions of objects does not fit the CPU cache, and the look-ups of one item wait for memory in turn.
-/// The processor overlaps those of different items, and applying the items then finds everything in the cache.
-pub(super) const TOUCHED: usize = 32;
-
-/// Consumes the results of look-ups, so that the compiler does not remove the look-ups.
-pub(super) fn touch(reads: impl Iterator<Item = u64>) {
-    std::hint::black_box(reads.fold(0, |sum, read| sum ^ read));
-}
+use crate::alloc::allocated;
+use crate::command::{Pin, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
+use crate::key::{IndexKey, KeyHash};
+use crate::objects::{Object, ObjectRef, Replica, TOUCHED, touch};
+use crate::puts::{Ended, Outcome, Put, PutReplica, PutState};
+use crate::state::State;
 
 impl PutStarted {
-    pub(super) fn refused(code: Code) -> Self {
+    pub(crate) fn refused(code: Code) -> Self {
         Self { code, replicas: SmallVec::new() }
     }
 
@@ -37,7 +26,7 @@ impl PutStarted {
 }
 
 impl PutEnded {
-    pub(super) fn refused(code: Code) -> Self {
+    pub(crate) fn refused(code: Code) -> Self {
         Self { code, replaced: None }
     }
 
@@ -51,7 +40,7 @@ impl PutEnded {
 }
 
 impl State {
-    pub(super) fn put_start(
+    pub(crate) fn put_start(
         &mut self,
         entry: &Entry<'_>,
         tenant: &str,
@@ -149,23 +138,7 @@ impl State {
         if self.is_at_cap() { Err(Code::NoAvailableHandle) } else { Ok(()) }
     }
 
-    /// Adds a put in flight whose replicas are allocated.
-    pub(super) fn enter_put(&mut self, id: PutId, put: Put) {
-        for replica in &put.replicas {
-            self.segments.pin(replica.segment, put.size, put.pin);
-        }
-        self.groups.begin(put.group);
-        self.tenants.charge(put.key.tenant(), |usage| usage.puts.add(put.share()));
-        self.puts.start(id, put);
-    }
-
-    /// Stops counting a put in flight for its tenant and its group.
-    pub(super) fn leave_put(&mut self, put: &Put) {
-        self.groups.end(put.group);
-        self.tenants.charge(put.key.tenant(), |usage| usage.puts.subtract(put.share()));
-    }
-
-    pub(super) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
+    pub(crate) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut answers = Vec::with_capacity(items.len());
         for group in items.chunks(TOUCHED) {
@@ -255,20 +228,9 @@ impl State {
         Outcome::Visible { replaced }
     }
 
-    /// Returns the object of a key if it has a replica in a live segment; one that only waits for the sweep has none.
-    pub(super) fn visible(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
-        self.objects.get(key).filter(|object| self.is_live(*object))
-    }
-
     /// Whether this put made a visible object with that key hash.
     fn made(&self, put: PutId, key: KeyHash) -> bool {
         self.objects.with_hash(key).any(|object| object.version == put && self.is_live(object))
-    }
-
-    /// Whether the object can be seen: it has a replica in a live segment, and no `remove_all` has removed it.
-    pub(super) fn is_live(&self, object: ObjectRef<'_>) -> bool {
-        object.replicas().any(|replica| self.segments.live(replica.segment).is_some())
-            && self.cleared(object).is_none()
     }
 
     /// Whether the object has a replica on a store that is not suspect.

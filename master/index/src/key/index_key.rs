@@ -3,10 +3,10 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::tenants::TenantName;
+use crate::key::TenantName;
 
 /// Number of shards of the index. A snapshot lists objects in the order of shards, so this is part of its format.
-pub(super) const SHARDS: u32 = 1 << 18;
+pub(crate) const SHARDS: u32 = 1 << 18;
 
 /// XXH3 of an index key (tenant and key), by which the end of a put names its key.
 ///
@@ -25,11 +25,11 @@ impl KeyHash {
     }
 
     /// Hashes an index key in its bytes.
-    pub(super) fn of_index_key(bytes: &[u8]) -> Self {
+    pub(crate) fn of_index_key(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
     }
 
-    pub(super) fn from_u64(hash: u64) -> Self {
+    pub(crate) fn from_u64(hash: u64) -> Self {
         Self(hash)
     }
 
@@ -40,26 +40,26 @@ impl KeyHash {
     }
 
     /// Returns the shard of the index, below [`SHARDS`].
-    pub(super) fn shard(self) -> u32 {
+    pub(crate) fn shard(self) -> u32 {
         u32::try_from(self.0 >> (64 - SHARDS.ilog2())).unwrap_or_default()
     }
 
     /// Returns the 32 bits by which keys are sorted within a shard, before their bytes.
-    pub(super) fn order(self) -> u32 {
+    pub(crate) fn order(self) -> u32 {
         u32::try_from(self.0 & 0xffff_ffff).unwrap_or_default()
     }
 }
 
 /// A key in the index: the tenant's length, the tenant, the key. Keys of two tenants are never equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct IndexKey {
+pub(crate) struct IndexKey {
     bytes: SmallVec<[u8; 128]>,
     hash: KeyHash,
 }
 
 impl IndexKey {
     /// Joins tenant and key; `None` when either is too long or the key is empty.
-    pub(super) fn new(tenant: &str, key: &[u8]) -> Option<Self> {
+    pub(crate) fn new(tenant: &str, key: &[u8]) -> Option<Self> {
         if tenant.len() > MAX_TENANT_LEN || !(1..=MAX_KEY_LEN).contains(&key.len()) {
             return None;
         }
@@ -72,7 +72,7 @@ impl IndexKey {
 
     /// Returns the bytes with which the index keys of a tenant begin whose keys begin with `prefix`; `None` when the
     /// tenant's name is too long.
-    pub(super) fn prefix(tenant: &str, prefix: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn prefix(tenant: &str, prefix: &[u8]) -> Option<Vec<u8>> {
         if tenant.len() > MAX_TENANT_LEN {
             return None;
         }
@@ -83,7 +83,7 @@ impl IndexKey {
     }
 
     /// Reads an index key from the bytes in a snapshot; `None` when they are not one.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&tenant_len, rest) = bytes.split_first()?;
         let (tenant, key) = rest.split_at_checked(usize::from(tenant_len))?;
         Self::new(std::str::from_utf8(tenant).ok()?, key)
@@ -94,20 +94,20 @@ impl IndexKey {
         Self { bytes, hash }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    pub(super) fn hash(&self) -> KeyHash {
+    pub(crate) fn hash(&self) -> KeyHash {
         self.hash
     }
 
     /// Returns the shard of the index, below [`SHARDS`].
-    pub(super) fn shard(&self) -> u32 {
+    pub(crate) fn shard(&self) -> u32 {
         self.hash.shard()
     }
 
-    pub(super) fn tenant(&self) -> TenantName {
+    pub(crate) fn tenant(&self) -> TenantName {
         TenantName::of_index_key(&self.bytes)
     }
 }

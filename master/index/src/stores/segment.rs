@@ -1,42 +1,42 @@
 use mc_types::{ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
 
-use super::alloc::Allocator;
-use super::cow::CowMap;
+use crate::alloc::Allocator;
+use crate::cow::CowMap;
 
 /// One segment of one epoch of a store, known within the cluster by a number that is never reused.
 #[derive(Clone)]
-pub(super) struct Segment {
-    pub(super) store: StoreId,
-    pub(super) epoch: SegmentEpoch,
+pub(crate) struct Segment {
+    pub(crate) store: StoreId,
+    pub(crate) epoch: SegmentEpoch,
     /// Position in the store's mount.
-    pub(super) number: SegmentNumber,
-    pub(super) bytes: u64,
+    pub(crate) number: SegmentNumber,
+    pub(crate) bytes: u64,
     /// Free and held ranges; `None` once the segment or its store was dropped: every replica here is then invisible.
-    pub(super) space: Option<Space>,
+    pub(crate) space: Option<Space>,
     /// Objects with a replica here, so that the cost of sweeping and listing depends on this segment alone.
-    pub(super) residents: Residents,
+    pub(crate) residents: Residents,
 }
 
 /// The space of a live segment.
 #[derive(Clone)]
-pub(super) struct Space {
-    pub(super) alloc: Allocator,
+pub(crate) struct Space {
+    pub(crate) alloc: Allocator,
     /// Bytes of removed versions that may still be read: (time from which they may be reused, offset) to length.
-    pub(super) held: CowMap<(ClusterTime, u64), u64>,
+    pub(crate) held: CowMap<(ClusterTime, u64), u64>,
     /// Bytes that the held ranges take, each rounded up to the alignment.
-    pub(super) held_bytes: u64,
+    pub(crate) held_bytes: u64,
     /// Bytes that replicas of hard-pinned objects and puts take, each rounded up to the alignment.
-    pub(super) pinned_bytes: u64,
+    pub(crate) pinned_bytes: u64,
 }
 
 impl Segment {
-    pub(super) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
+    pub(crate) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
         let space =
             Space { alloc: Allocator::new(bytes), held: CowMap::new(), held_bytes: 0, pinned_bytes: 0 };
         Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
     }
 
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.space.is_some()
     }
 }
@@ -45,13 +45,13 @@ impl Segment {
 ///
 /// One word an object: offsets are multiples of 64 below 2^48, so offset and shard (18 bits) share 64 bits.
 #[derive(Clone)]
-pub(super) struct Residents(CowMap<u64, ()>);
+pub(crate) struct Residents(CowMap<u64, ()>);
 
 const SHARD_BITS: u32 = 18;
 const ALIGN_BITS: u32 = 6;
 
 impl Residents {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(CowMap::new())
     }
 
@@ -59,21 +59,21 @@ impl Residents {
         (offset >> ALIGN_BITS) << SHARD_BITS | u64::from(shard)
     }
 
-    pub(super) fn insert(&mut self, offset: u64, shard: u32) {
+    pub(crate) fn insert(&mut self, offset: u64, shard: u32) {
         self.0.insert(Self::word(offset, shard), ());
     }
 
-    pub(super) fn remove(&mut self, offset: u64, shard: u32) {
+    pub(crate) fn remove(&mut self, offset: u64, shard: u32) {
         self.0.remove(&Self::word(offset, shard));
     }
 
     /// Returns the offset and the shard of the resident with the lowest offset.
-    pub(super) fn first(&self) -> Option<(u64, u32)> {
+    pub(crate) fn first(&self) -> Option<(u64, u32)> {
         self.0.first().map(|(&word, ())| Self::parts(word))
     }
 
     /// Returns the offset and the shard of the first resident from `offset` on.
-    pub(super) fn at_or_after(&self, offset: u64) -> Option<(u64, u32)> {
+    pub(crate) fn at_or_after(&self, offset: u64) -> Option<(u64, u32)> {
         let from = Self::word(offset.next_multiple_of(1 << ALIGN_BITS), 0);
         self.0.at_or_after(&from).map(|(&word, ())| Self::parts(word))
     }
@@ -83,7 +83,7 @@ impl Residents {
         (word >> SHARD_BITS << ALIGN_BITS, u32::try_from(shard).unwrap_or_default())
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.0.len() as u64
     }
 }

@@ -1,55 +1,63 @@
+//! Stores, and the segments of memory that they lend: `segments` uses `segment`, and the stores name segments by number.
+
+mod segment;
+mod segments;
+
 use std::ops::RangeInclusive;
 
 use mc_types::{MAX_SEGMENTS, SegmentEpoch, StoreId};
 use triomphe::Arc;
 
-use super::command::MountStore;
-use super::cow::CowMap;
+use crate::command::MountStore;
+use crate::cow::CowMap;
+
+pub(crate) use segment::Segment;
+pub(crate) use segments::Segments;
 
 /// Maximum number of ended epochs that are remembered for each store.
-pub(super) const DEAD_EPOCHS_MAX: usize = 16;
+pub(crate) const DEAD_EPOCHS_MAX: usize = 16;
 /// Maximum number of stores without a mounted epoch that are remembered.
-pub(super) const ABSENT_STORES_MAX: usize = 1024;
+pub(crate) const ABSENT_STORES_MAX: usize = 1024;
 
 /// Allowed bytes of a segment: room for at least one allocation, and offsets that fit 48 bits.
-pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
+pub(crate) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
 /// Maximum bytes of text in one mount, so that a store's record stays small.
-pub(super) const TEXT_MAX: usize = 8 << 10;
-pub(super) const ENDPOINTS_MAX: usize = 64;
-pub(super) const ATTRIBUTES_MAX: usize = 64;
+pub(crate) const TEXT_MAX: usize = 8 << 10;
+pub(crate) const ENDPOINTS_MAX: usize = 64;
+pub(crate) const ATTRIBUTES_MAX: usize = 64;
 
 /// A store: its mounted epoch, and its epochs that have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Store {
-    pub(super) mounted: Option<Mounted>,
+pub(crate) struct Store {
+    pub(crate) mounted: Option<Mounted>,
     /// Ended epochs, oldest first.
-    pub(super) dead: Vec<SegmentEpoch>,
+    pub(crate) dead: Vec<SegmentEpoch>,
     /// Log index of the entry that dropped its last epoch.
-    pub(super) dropped_at: u64,
+    pub(crate) dropped_at: u64,
 }
 
 /// A mounted epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mounted {
-    pub(super) mount: MountStore,
+pub(crate) struct Mounted {
+    pub(crate) mount: MountStore,
     /// Cluster-wide numbers of its segments, ascending, those included that are unmounted.
-    pub(super) numbers: Vec<u32>,
+    pub(crate) numbers: Vec<u32>,
 }
 
 impl Mounted {
     /// Lists the cluster-wide numbers of its segments.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.numbers.iter().copied()
     }
 
     /// Whether all its endpoints are TCP. The data plane's fence then makes it safe to reuse held bytes early.
-    pub(super) fn is_tcp_only(&self) -> bool {
+    pub(crate) fn is_tcp_only(&self) -> bool {
         !self.mount.endpoints.is_empty() && self.mount.endpoints.iter().all(|e| e.transport == "tcp")
     }
 }
 
 /// Whether a mount is within the limits.
-pub(super) fn is_mountable(mount: &MountStore) -> bool {
+pub(crate) fn is_mountable(mount: &MountStore) -> bool {
     let endpoints = &mount.endpoints;
     let attributes = || endpoints.iter().flat_map(|e| &e.attributes);
     let text = mount.name.len()
@@ -66,34 +74,34 @@ pub(super) fn is_mountable(mount: &MountStore) -> bool {
 
 /// All known stores.
 #[derive(Clone)]
-pub(super) struct Stores {
+pub(crate) struct Stores {
     by_id: CowMap<StoreId, Arc<Store>>,
     absent: usize,
 }
 
 impl Stores {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { by_id: CowMap::new(), absent: 0 }
     }
 
-    pub(super) fn get(&self, id: StoreId) -> Option<&Store> {
+    pub(crate) fn get(&self, id: StoreId) -> Option<&Store> {
         self.by_id.get(&id).map(|store| &**store)
     }
 
-    pub(super) fn mounted(&self, id: StoreId) -> Option<&Mounted> {
+    pub(crate) fn mounted(&self, id: StoreId) -> Option<&Mounted> {
         self.get(id)?.mounted.as_ref()
     }
 
     /// Number of stores without a mounted epoch.
-    pub(super) fn absent(&self) -> usize {
+    pub(crate) fn absent(&self) -> usize {
         self.absent
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (StoreId, &Store)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (StoreId, &Store)> {
         self.by_id.iter().map(|(&id, store)| (id, &**store))
     }
 
-    pub(super) fn insert(&mut self, id: StoreId, store: Store) {
+    pub(crate) fn insert(&mut self, id: StoreId, store: Store) {
         self.absent += usize::from(store.mounted.is_none());
         if self.by_id.insert(id, Arc::new(store)).is_some_and(|old| old.mounted.is_none()) {
             self.absent -= 1;
@@ -101,7 +109,7 @@ impl Stores {
     }
 
     /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted.
-    pub(super) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
+    pub(crate) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
         self.mounted(id).filter(|mounted| mounted.mount.epoch == epoch)?;
         let store = Arc::make_mut(self.by_id.get_mut(&id)?);
         let mounted = store.mounted.take()?;
@@ -115,7 +123,7 @@ impl Stores {
     }
 
     /// Forgets stores that have been without memory for longest, until at most [`ABSENT_STORES_MAX`] of them are left.
-    pub(super) fn forget_excess(&mut self) {
+    pub(crate) fn forget_excess(&mut self) {
         while self.absent > ABSENT_STORES_MAX {
             let oldest = self
                 .iter()
@@ -130,7 +138,7 @@ impl Stores {
         }
     }
 
-    pub(super) fn is_dead(&self, id: StoreId, epoch: SegmentEpoch) -> bool {
+    pub(crate) fn is_dead(&self, id: StoreId, epoch: SegmentEpoch) -> bool {
         self.get(id).is_some_and(|store| store.dead.contains(&epoch))
     }
 }

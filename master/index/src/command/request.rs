@@ -1,11 +1,10 @@
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
-use super::command::{
-    EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, RemoveItem, Response,
+use super::{
+    EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RemoveItem, Response,
+    Settings,
 };
-use super::key::KeyHash;
-use super::settings::Settings;
-use super::tenants::Quota;
+use crate::key::KeyHash;
 
 /// An operation to propose, with the type of its answer.
 ///

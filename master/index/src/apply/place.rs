@@ -4,15 +4,17 @@ use std::ops::Range;
 use mc_types::{Code, StoreId};
 use smallvec::SmallVec;
 
-use super::command::{PlacedReplica, PutStartItem, Replication};
-use super::machine::{Entry, State};
-use super::puts::PutReplica;
+use super::Entry;
+use crate::command::{PlacedReplica, PutStartItem, Replication};
+use crate::puts::PutReplica;
+use crate::random::SplitMix64;
+use crate::state::State;
 
 /// Maximum number of held ranges that the puts of one entry may take back.
-pub(super) const TAKE_BACK_MAX: usize = 4096;
+pub(crate) const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
-pub(super) struct Placement {
+pub(crate) struct Placement {
     /// Segments of live stores that are not suspect, by store and number.
     candidates: Vec<Candidate>,
     /// Sum of their capacities.
@@ -43,7 +45,7 @@ struct Candidate {
 }
 
 impl Placement {
-    pub(super) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
+    pub(crate) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
         let mut candidates = Vec::new();
         let mut largest = 0;
         for (id, store) in state.stores.iter() {
@@ -63,7 +65,7 @@ impl Placement {
             sum = sum.saturating_add(candidate.capacity);
             candidate.until = sum;
         }
-        let random = SplitMix64(0);
+        let random = SplitMix64::new(0);
         Self {
             candidates,
             capacity: sum,
@@ -77,17 +79,17 @@ impl Placement {
     }
 
     /// Seeds the random choices of one item, from the entry's seed and the item's position alone.
-    pub(super) fn begin_item(&mut self, seed: u64, at: u64) {
-        self.random = SplitMix64(seed ^ at.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
+    pub(crate) fn begin_item(&mut self, seed: u64, at: u64) {
+        self.random = SplitMix64::new(seed ^ at.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
     }
 
     /// Whether no segment is large enough, whatever is evicted.
-    pub(super) fn is_too_large(&self, size: u64) -> bool {
+    pub(crate) fn is_too_large(&self, size: u64) -> bool {
         self.largest > 0 && size > self.largest
     }
 
     /// Allocates replicas on distinct stores: as many as the item asks for, or fewer when fewer stores have room.
-    pub(super) fn place(
+    pub(crate) fn place(
         &mut self,
         state: &mut State,
         entry: &Entry<'_>,
@@ -256,40 +258,13 @@ fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
     free(a) * u128::from(b.capacity) > free(b) * u128::from(a.capacity)
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every replica.
-pub(super) struct SplitMix64(u64);
-
-impl SplitMix64 {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number below `n`; `None` when `n` is 0.
-    pub(super) fn below(&mut self, n: usize) -> Option<usize> {
-        usize::try_from(self.below_u64(n as u64)?).ok()
-    }
-
-    fn below_u64(&mut self, n: u64) -> Option<u64> {
-        let scaled = (u128::from(self.next()) * u128::from(n)) >> 64;
-        u64::try_from(scaled).ok().filter(|&at| at < n)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch};
 
     use super::*;
+    use crate::command::Settings;
     use crate::command::{Command, MountStore, Op, PutMode, Stamp};
-    use crate::settings::Settings;
 
     const SIZE: u64 = 4096;
 

@@ -1,22 +1,21 @@
 //! Limits of the pool and of its tenants, as the settings and quotas say.
 
-use mc_types::{Code, MAX_TENANT_LEN};
-
-use super::machine::State;
-use super::settings::TenantPolicy;
-use super::tenants::{Quota, TenantName, TenantUsage};
+use crate::command::{Quota, TenantPolicy};
+use crate::key::TenantName;
+use crate::state::State;
+use crate::tenants::TenantUsage;
 
 /// Memory of an object besides its record: its slot, its entries in the segments' lists, and unused space in the
 /// containers. Measured with `cargo run --release -p mc-index --example apply 1000000`, which prints the resident memory
 /// beside this estimate.
-pub(super) const OBJECT_OVERHEAD: u64 = 112;
+pub(crate) const OBJECT_OVERHEAD: u64 = 112;
 /// Memory of a put in flight, an upper bound: the record, a key of average length and its entries in lists.
-pub(super) const PUT_BYTES: u64 = 512;
+pub(crate) const PUT_BYTES: u64 = 512;
 /// Memory of a group and its entry in the map, an upper bound without the list of its members.
-pub(super) const GROUP_BYTES: u64 = 160;
+pub(crate) const GROUP_BYTES: u64 = 160;
 /// Memory of a tenant and its entry in the map, and of its order of eviction in the leader, an upper bound for one with few
 /// objects.
-pub(super) const TENANT_BYTES: u64 = 2048;
+pub(crate) const TENANT_BYTES: u64 = 2048;
 
 /// A tenant with a quota, or with something in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,22 +107,6 @@ impl State {
         })
     }
 
-    pub(super) fn set_tenant(&mut self, tenant: &str, quota: Option<Quota>) -> Code {
-        if tenant.len() > MAX_TENANT_LEN {
-            return Code::InvalidParams;
-        }
-        let name = TenantName::new(tenant.as_bytes());
-        if quota.is_none() {
-            let known = self.tenants.get(&name).filter(|tenant| tenant.quota.is_some());
-            let Some(known) = known else { return Code::TenantNotRegistered };
-            if known.usage != TenantUsage::default() {
-                return Code::TenantNotEmpty;
-            }
-        }
-        self.tenants.set_quota(name, quota);
-        Code::Ok
-    }
-
     /// Estimate of the memory that the index takes, in bytes. It follows from the objects, puts, groups and tenants alone, so
     /// it is the same on all masters.
     #[must_use]
@@ -142,11 +125,5 @@ impl State {
         let over = |limit: u64, value: u64| limit > 0 && value >= limit;
         over(self.settings.max_objects, self.objects() + self.puts_in_flight())
             || over(self.settings.max_index_bytes, self.index_bytes())
-    }
-
-    /// Returns the value of an entry of the key-value table.
-    #[must_use]
-    pub fn key_value(&self, key: &[u8]) -> Option<&[u8]> {
-        self.key_values.get(key)
     }
 }

@@ -1,0 +1,119 @@
+//! Replicated commands, and the answers of applying them.
+//!
+//! The encoding is one format byte, then postcard. It is strict: unknown variants, missing fields and trailing bytes
+//! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
+//! variant; a change of encoding is a new format byte.
+//!
+//! `change` and `request` use `op` and `response`; `op` uses `settings` and `pin`.
+
+mod change;
+mod op;
+mod pin;
+mod request;
+mod response;
+mod settings;
+
+use bytes::Bytes;
+use mc_types::{ClusterTime, StoreId};
+use serde::{Deserialize, Serialize};
+
+pub use change::Change;
+pub use op::{
+    Endpoint, EvictItem, MountStore, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Replication,
+    StartKey, reuse_epoch,
+};
+pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
+pub use request::{Answer, Request};
+pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
+pub use settings::{
+    CLUSTER_VERSION, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError,
+};
+
+pub(crate) const COMMAND_FORMAT: u8 = 8;
+
+/// A log entry: the leader's stamp and the operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Facts from outside the state.
+    pub stamp: Stamp,
+    /// The operation.
+    pub op: Op,
+}
+
+/// Facts from outside the state, stamped by the leader so that every replica sees the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Cluster time as the leader counts it; `apply` takes the maximum of this and its own.
+    pub now: ClusterTime,
+    /// Term of the leader whose soft state (leases, store liveness) the operation was decided from. In an entry of
+    /// another term the operation does nothing, because soft state ends with its term.
+    pub term: u64,
+    /// Random bits for placement.
+    pub seed: u64,
+    /// Suspect stores: they get no new replicas, and their replicas do not count as present.
+    pub suspects: Vec<StoreId>,
+}
+
+/// Error of decoding a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The command is in the format of another build.
+    #[error(
+        "command format {} is {} than this build's {COMMAND_FORMAT}: start the build of mc-master that wrote it",
+        .0, than_ours(*.0)
+    )]
+    Format(u8),
+    /// The bytes do not decode, or some are left over.
+    #[error("command is malformed: {0}")]
+    Malformed(String),
+}
+
+fn than_ours(format: u8) -> &'static str {
+    if format > COMMAND_FORMAT { "newer" } else { "older" }
+}
+
+impl Command {
+    /// Encodes the command for the log.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(self.room());
+        out.push(COMMAND_FORMAT);
+        postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
+    }
+
+    /// Estimates the encoded length, mostly too high: growing the buffer would copy a large batch a dozen times.
+    fn room(&self) -> usize {
+        let keys: usize = match &self.op {
+            Op::PutStart { items, .. } => {
+                let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
+                items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
+            }
+            Op::PutEnd { items } => items.len() * 56,
+            Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
+                items.iter().map(|item| item.key.len() + 32).sum()
+            }
+            Op::PutRevoke { puts } => puts.len() * 20,
+            Op::Evict { items, .. } => items.len() * 26,
+            Op::NoteReuse { keys, .. } => keys.len() * 8,
+            Op::SetKeyValue { key, value } => key.len() + value.as_ref().map_or(0, |value| value.len()),
+            _ => 0,
+        };
+        keys + 256
+    }
+
+    /// Decodes a command written by [`Self::encode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`] for another format, an unknown variant or trailing bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match bytes.split_first() {
+            Some((&COMMAND_FORMAT, body)) => match postcard::take_from_bytes(body) {
+                Ok((command, [])) => Ok(command),
+                Ok((_, rest)) => Err(DecodeError::Malformed(format!("{} bytes too many", rest.len()))),
+                Err(err) => Err(DecodeError::Malformed(err.to_string())),
+            },
+            Some((&format, _)) => Err(DecodeError::Format(format)),
+            None => Err(DecodeError::Malformed("empty".into())),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+use mc_types::{ClusterTime, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
+
+use crate::command::{Endpoint, PlacedReplica};
+use crate::state::State;
+use crate::stores::Mounted;
+
+/// Bytes of mounted stores by their state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that can be allocated.
+    pub capacity: u64,
+    /// Bytes of objects and of puts in flight, each rounded up to the alignment.
+    pub live: u64,
+    /// Bytes of removed versions that are held back from reuse.
+    pub held: u64,
+    /// Part of the live bytes that is hard-pinned.
+    pub pinned: u64,
+}
+
+/// A mounted store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreView<'a> {
+    /// The store.
+    pub store: StoreId,
+    /// Epoch of its memory.
+    pub epoch: SegmentEpoch,
+    /// Human-readable name.
+    pub name: &'a str,
+    /// Endpoints that serve its bytes, in order of preference.
+    pub endpoints: &'a [Endpoint],
+    /// host:port of its HTTP server.
+    pub http: &'a str,
+    /// Key that seals its grants.
+    pub grant_key: &'a GrantKey,
+    /// Bytes of each segment by number, 0 for one that was unmounted.
+    pub segments: &'a [u64],
+    /// Bytes that can be allocated.
+    pub capacity: u64,
+    /// Bytes allocated: objects, puts in flight and held bytes, each rounded up to the alignment.
+    pub used: u64,
+    /// Number of replicas of objects.
+    pub objects: u64,
+}
+
+/// A segment of a mounted store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentView {
+    /// Number within its store.
+    pub number: SegmentNumber,
+    /// Bytes that can be allocated.
+    pub capacity: u64,
+    /// Bytes allocated: objects, puts in flight and held bytes, each rounded up to the alignment.
+    pub used: u64,
+    /// Number of replicas of objects.
+    pub objects: u64,
+}
+
+/// Bytes of a removed or replaced version that may still be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRange {
+    /// Place of the bytes. The order of their allocation is not kept, so its `index` is zero.
+    pub place: PlacedReplica,
+    /// Time from which they may be reused.
+    pub reuse_at: ClusterTime,
+}
+
+impl State {
+    /// Sums up the bytes of the mounted stores that are not in `without`, which is sorted.
+    #[must_use]
+    pub fn usage(&self, without: &[StoreId]) -> Usage {
+        let mut usage = Usage::default();
+        for (store, known) in self.stores.iter() {
+            let Some(mounted) = &known.mounted else { continue };
+            if without.binary_search(&store).is_ok() {
+                continue;
+            }
+            for space in mounted.numbers().filter_map(|number| self.segments.space(number)) {
+                usage.capacity += space.alloc.capacity();
+                usage.live += space.alloc.used().saturating_sub(space.held_bytes);
+                usage.held += space.held_bytes;
+                usage.pinned += space.pinned_bytes;
+            }
+        }
+        usage
+    }
+
+    /// Lists the mounted stores, by id.
+    pub fn stores(&self) -> impl Iterator<Item = StoreView<'_>> {
+        self.stores.iter().filter_map(|(_, store)| Some(self.view(store.mounted.as_ref()?)))
+    }
+
+    /// Lists the ids and epochs of the mounted stores, without visiting their segments.
+    pub fn mounted(&self) -> impl Iterator<Item = (StoreId, SegmentEpoch)> + '_ {
+        self.stores.iter().filter_map(|(store, it)| Some((store, it.mounted.as_ref()?.mount.epoch)))
+    }
+
+    /// The epoch under which a store is mounted.
+    #[must_use]
+    pub fn mounted_epoch(&self, store: StoreId) -> Option<SegmentEpoch> {
+        Some(self.stores.mounted(store)?.mount.epoch)
+    }
+
+    /// Returns a mounted store.
+    #[must_use]
+    pub fn store(&self, store: StoreId) -> Option<StoreView<'_>> {
+        Some(self.view(self.stores.mounted(store)?))
+    }
+
+    /// Lists the segments of a mounted store, in the order of their numbers within it; none if it is not mounted.
+    pub fn store_segments(&self, store: StoreId) -> impl Iterator<Item = SegmentView> + '_ {
+        self.stores.mounted(store).into_iter().flat_map(|mounted| self.segments_of(mounted))
+    }
+
+    fn segments_of<'a>(&'a self, mounted: &'a Mounted) -> impl Iterator<Item = SegmentView> + 'a {
+        let live = mounted.numbers().filter_map(|number| self.segments.live(number));
+        live.map(|segment| SegmentView {
+            number: segment.number,
+            capacity: segment.space.as_ref().map_or(0, |space| space.alloc.capacity()),
+            used: segment.space.as_ref().map_or(0, |space| space.alloc.used()),
+            objects: segment.residents.len(),
+        })
+    }
+
+    fn view<'a>(&'a self, mounted: &'a Mounted) -> StoreView<'a> {
+        let mount = &mounted.mount;
+        let (mut capacity, mut used, mut objects) = (0, 0, 0);
+        for segment in self.segments_of(mounted) {
+            capacity += segment.capacity;
+            used += segment.used;
+            objects += segment.objects;
+        }
+        StoreView {
+            store: mount.store,
+            epoch: mount.epoch,
+            name: &mount.name,
+            endpoints: &mount.endpoints,
+            http: &mount.http,
+            grant_key: &mount.grant_key,
+            segments: &mount.segments,
+            capacity,
+            used,
+            objects,
+        }
+    }
+
+    /// Bytes of the largest mounted segment; 0 without stores.
+    #[must_use]
+    pub fn largest_segment(&self) -> u64 {
+        let mounted = self.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
+        let spaces = mounted.flat_map(Mounted::numbers).filter_map(|number| self.segments.space(number));
+        spaces.map(|space| space.alloc.capacity()).max().unwrap_or(0)
+    }
+
+    /// Whether this epoch of a store has ended, for good. The index remembers the last 16 ended epochs of a store, and
+    /// the last 1,024 stores without mounted memory.
+    #[must_use]
+    pub fn epoch_is_dead(&self, store: StoreId, epoch: SegmentEpoch) -> bool {
+        self.stores.is_dead(store, epoch)
+    }
+
+    /// Lists the bytes in mounted stores that are held back from reuse.
+    pub fn held(&self) -> impl Iterator<Item = HeldRange> {
+        self.segments.iter().flat_map(|(_, segment)| {
+            segment.space.iter().flat_map(|space| space.held.iter()).map(|(&(reuse_at, offset), &len)| {
+                HeldRange {
+                    place: PlacedReplica {
+                        store: segment.store,
+                        epoch: segment.epoch,
+                        segment: segment.number,
+                        offset,
+                        len,
+                        index: 0,
+                    },
+                    reuse_at,
+                }
+            })
+        })
+    }
+}

@@ -20,7 +20,6 @@ mod overruled;
 mod peers;
 mod ports;
 mod process;
-mod readiness;
 mod rescue;
 mod setting;
 

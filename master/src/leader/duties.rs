@@ -7,8 +7,9 @@ use mc_index::Request;
 use mc_types::StoreId;
 use tokio::time::Instant;
 
-use super::liveness::{LOOK_INTERVAL, Liveness, News};
-use super::{Coordinator, Leading, Refusal, Services};
+use crate::leader::services::Services;
+use crate::leader::term::{Coordinator, Leading, Refusal, pause};
+use crate::leader::term::{LOOK_INTERVAL, Liveness, News};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -131,14 +132,6 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
         leading.adopt(&coordinator.index.read(|applied| applied.state.settings().clone()));
         log_failure("a tick", coordinator.propose(&leading, Request::tick()).await);
         drop_dead_stores(coordinator, &leading).await;
-    }
-}
-
-/// Sleeps for `span`; returns false if this master stops meanwhile.
-pub(super) async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
-    tokio::select! {
-        () = coordinator.stop.cancelled() => false,
-        () = tokio::time::sleep(span) => true,
     }
 }
 

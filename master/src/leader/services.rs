@@ -3,9 +3,12 @@ use std::sync::Arc;
 use mc_index::Settings;
 use tokio::sync::watch;
 
-use super::coordinator::{Coordinator, CoordinatorConfig};
-use super::{Configuration, KeyValues, Members, Objects, Stores, Tenants};
 use crate::formation::Formation;
+use crate::leader::members::Members;
+use crate::leader::objects::Objects;
+use crate::leader::settings::{Configuration, KeyValues, Tenants};
+use crate::leader::stores::Stores;
+use crate::leader::term::{Coordinator, CoordinatorConfig};
 
 /// Parts from which the services are built.
 pub(crate) struct ServicesConfig {

@@ -8,8 +8,10 @@ use mc_types::StoreId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::duties::pause;
-use super::{KnownLeader, Leading, MemberState, Services};
+use crate::leader::members::MemberState;
+use crate::leader::services::Services;
+use crate::leader::term::pause;
+use crate::leader::term::{KnownLeader, Leading};
 
 /// Time between two looks at the members. A master that moves is told to the watchers that much later.
 const MEMBERS_INTERVAL: Duration = Duration::from_millis(500);

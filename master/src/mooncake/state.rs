@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 
 use crate::api::Api;
-use crate::readiness::Unready;
+use crate::leader::Unready;
 
 /// State of a master in Mooncake's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use mc_types::NodeId;
 use tokio::time::Instant;
 
 use crate::formation::Answer;
-use crate::leader::Refusal;
+use crate::leader::term::Refusal;
 
 /// Silence after which an empty node at a member's address may replace it.
 const DEAD_AFTER: Duration = Duration::from_secs(10);

@@ -22,7 +22,9 @@
 //! nothing with this one.
 
 mod decide;
+mod descriptors;
 mod keep;
+mod slow_disk;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +34,13 @@ use mc_proto::{VERSIONS, common_version};
 use mc_raft::{Applied, Change, ChangeError, Member, Roster};
 use mc_types::{HostPort, NodeId};
 
+pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
 pub(crate) use keep::keep_members;
+pub(crate) use slow_disk::leave_to_a_better_disk;
 
 use self::decide::{removal, settled};
-use super::{Coordinator, Refusal};
 use crate::formation::{Answer, Formation};
+use crate::leader::term::{Coordinator, Refusal};
 use crate::metrics::MemberChange;
 use crate::peers::DEFAULT_RAFT_PORT;
 
@@ -85,7 +89,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>) -> Self {
         Self { coordinator, formation }
     }
 

@@ -1,3 +1,2 @@
-mod holds;
 mod refused;
 mod upgrade;

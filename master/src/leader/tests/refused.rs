@@ -14,8 +14,8 @@ use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 
 use super::upgrade::services;
-use crate::leader::eviction::keep_room;
-use crate::leader::objects::Lease;
+use crate::leader::Lease;
+use crate::leader::keep_room;
 
 /// Objects that fill the pool, of which a few are to be evicted.
 const OBJECTS: u64 = 100;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::data_disk::DataDisk;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::identity::Identity;
-use crate::leader::admission::Unwritten;
+use crate::leader::term::Unwritten;
 use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;

@@ -7,8 +7,8 @@ use mc_index::{MountStore, Request};
 use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
-use super::liveness::StoreState;
-use super::{Coordinator, Leading, Refusal, TransportUse};
+use crate::leader::term::StoreState;
+use crate::leader::term::{Coordinator, Leading, Refusal, TransportUse};
 
 /// Serves stores and reports changes of their liveness.
 pub(crate) struct Stores {
@@ -37,7 +37,7 @@ pub(crate) struct Beat {
 }
 
 impl Stores {
-    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>) -> Self {
         Self { coordinator, changes: watch::Sender::new(0) }
     }
 
@@ -130,7 +130,7 @@ impl Stores {
     /// Does nothing while this master is unsure whether it leads: it then ends the stores' streams itself, and that
     /// time does not count as their silence. Until the next look, calls that a quorum confirms are answered from the
     /// old list.
-    pub(super) fn refresh_suspects(&self, leading: &Leading) {
+    pub(crate) fn refresh_suspects(&self, leading: &Leading) {
         if !self.coordinator.is_on_duty(leading) {
             return;
         }

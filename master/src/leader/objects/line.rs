@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use mc_eviction::{Blocked, Excess};
 
-use super::room::Scope;
+use mc_index::TenantName;
+
+/// Where room is made: in the quota of a tenant, or in the pool.
+pub(super) type Scope = Option<TenantName>;
 
 /// Number of refused tries after which nothing more is evicted for a waiter: where free space is in pieces that are too
 /// small for a put, further ones would evict many times its bytes. It then waits for room that others leave.

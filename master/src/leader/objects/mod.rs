@@ -1,5 +1,17 @@
 //! Exist, get, put and remove: batches in, one result per item out.
 
+mod ages;
+mod describe;
+mod eviction;
+mod grants;
+mod line;
+#[cfg(test)]
+mod lock_time;
+mod preference;
+mod removal;
+mod room;
+mod shortage;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +26,21 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::describe::{Described, Describing};
-use super::eviction::explain;
-use super::grants::{GrantedReplica, Grants, StoreGrant};
-use super::line::{After, Need};
-use super::preference::Preference;
-use super::removal::matching_places;
-use super::room::{Made, Waiting};
-use super::shortage::{Shortage, untried};
-use super::{Coordinator, Leading, Refusal};
+use crate::leader::term::{Coordinator, Leading, Refusal};
 use crate::metrics::Lookups;
+use describe::Describing;
+pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
+use eviction::explain;
+pub(crate) use eviction::keep_room;
+use grants::Grants;
+pub(crate) use grants::{GrantedReplica, StoreGrant};
+use line::{After, Need};
+pub(crate) use preference::{Near, Preference};
+pub(crate) use removal::Removed;
+use removal::matching_places;
+pub(crate) use room::Room;
+use room::{Made, Waiting};
+use shortage::{Shortage, untried};
 
 /// Time for which mismatches that clients report are only counted, after one was logged.
 const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
@@ -171,7 +188,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>) -> Self {
         Self { coordinator, mismatches_quiet_until: Mutex::default(), matching: matching_places() }
     }
 
@@ -624,7 +641,6 @@ mod tests {
     use mc_index::{Command, MountStore, Op, Settings, Stamp};
     use mc_types::{Clock, GrantKey, SegmentEpoch};
 
-    use super::super::Room;
     use super::*;
 
     /// An index with an object under each of these keys, whose versions count from 1.

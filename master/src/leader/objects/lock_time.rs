@@ -1,6 +1,6 @@
 //! Time for which the largest calls hold the index's lock, as entries that wait to be applied meet it.
 //!
-//! `cargo test --release -p mc-master --lib holds -- --ignored --nocapture` prints it.
+//! `cargo test --release -p mc-master --lib lock_time -- --ignored --nocapture` prints it.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use mc_types::{
     Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PutId, SegmentEpoch, StoreId,
 };
 
+use super::describe::Describing;
+use super::shortage::{Shortage, untried};
 use crate::leader::Leading;
-use crate::leader::describe::Describing;
-use crate::leader::shortage::{Shortage, untried};
 
 const STORES: u64 = 1_000;
 const SEGMENTS: usize = 4;

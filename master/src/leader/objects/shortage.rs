@@ -5,7 +5,7 @@ use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, Tena
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
 use super::line::Need;
-use super::room::Scope;
+use super::line::Scope;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";

@@ -17,14 +17,14 @@ pub(crate) struct Leading {
     /// The term.
     pub(crate) term: u64,
     /// Lowest order of an allocation that is made from now on in this term ([`mc_index::allocation_order`]).
-    pub(super) known_from: u64,
+    pub(crate) known_from: u64,
     /// Liveness of the stores.
     pub(crate) liveness: Liveness,
     /// Transports of the stores, for people.
     pub(crate) transports: TransportsInUse,
-    pub(super) leases: Leases,
+    pub(crate) leases: Leases,
     /// Reads, for the order of eviction.
-    pub(super) hits: Hits,
+    pub(crate) hits: Hits,
     terms: RwLock<Terms>,
     clock: Clock,
     /// Cluster time when the term began here; `origin` is the clock's reading at that moment.

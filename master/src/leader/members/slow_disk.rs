@@ -12,8 +12,8 @@ use mc_raft::Roster;
 use mc_types::NodeId;
 use tokio::time::Instant;
 
-use super::Coordinator;
-use super::duties::pause;
+use crate::leader::term::Coordinator;
+use crate::leader::term::pause;
 
 /// Time between two looks at the disks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -7,8 +7,8 @@ use mc_index::{CLUSTER_VERSION, Request, Settings};
 use mc_types::{HostPort, NodeId};
 use tokio::sync::Mutex;
 
-use super::{Coordinator, Leading, Refusal};
 use crate::formation::Formation;
+use crate::leader::term::{Coordinator, Leading, Refusal};
 use crate::setting::Setting;
 
 /// Settings and version of the cluster, as they are replicated.
@@ -30,7 +30,7 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    pub(super) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>, seed: Settings) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>, seed: Settings) -> Self {
         Self { coordinator, formation, seed, changing: Mutex::default() }
     }
 
@@ -94,7 +94,7 @@ impl Configuration {
     /// Logs the settings from this master's flags, and the version, for a cluster that has just formed.
     ///
     /// Such a cluster begins with version 0 and built-in settings. Returns true if there was nothing to log.
-    pub(super) async fn seed(&self, leading: &Leading) -> Result<bool, Refusal> {
+    pub(crate) async fn seed(&self, leading: &Leading) -> Result<bool, Refusal> {
         if self.replicated().version > 0 {
             return Ok(true);
         }

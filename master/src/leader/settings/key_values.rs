@@ -5,7 +5,7 @@ use mc_index::Request;
 use mc_types::Code;
 use tokio::sync::Mutex;
 
-use super::{Coordinator, Refusal};
+use crate::leader::term::{Coordinator, Refusal};
 
 /// Number of locks that keys share.
 const LOCKS: usize = 256;
@@ -30,7 +30,7 @@ pub(crate) enum SetFirst {
 }
 
 impl KeyValues {
-    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>) -> Self {
         Self { coordinator, first: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
     }
 

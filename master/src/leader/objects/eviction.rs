@@ -14,10 +14,11 @@ use mc_types::Code;
 use tokio::time::Instant;
 
 use super::ages::Ages;
-use super::duties::pause;
+use super::line::Scope;
 use super::line::{Line, Need, Ticket};
-use super::room::{Made, Scope, free_in};
-use super::{Coordinator, Leading, Refusal};
+use super::room::{Made, free_in};
+use crate::leader::term::pause;
+use crate::leader::term::{Coordinator, Leading, Refusal};
 use crate::metrics::EvictedFor;
 
 /// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.

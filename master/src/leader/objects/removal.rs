@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::preference::is_called;
-use super::{Leading, Objects, Refusal, RemoveObject};
+use super::{Objects, RemoveObject};
+use crate::leader::term::{Leading, Refusal};
 
 /// Attempts of a remove that names no version, while upserts replace the object in between.
 const REMOVE_ROUNDS: usize = 3;

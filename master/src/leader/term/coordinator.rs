@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use mc_index::{Command, Request, Settings, allocation_order, known_from};
-use mc_log::{LogId, MasterNode, Proposal};
+use mc_log::{LogId, Proposal};
 use mc_raft::{
     Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
 };
@@ -12,10 +12,11 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Unwritten};
-use super::{Leading, Refusal, Room};
+use super::readiness::Condition;
+use super::{KnownLeader, Leading, Refusal};
 use crate::data_disk::DataDisk;
+use crate::leader::objects::Room;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
-use crate::readiness::Condition;
 
 /// Longest wait for a proposal. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,26 +40,6 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) metrics: Arc<MasterMetrics>,
     pub(crate) unwritten: Unwritten,
     pub(crate) stop: CancellationToken,
-}
-
-/// A leader as this master knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KnownLeader {
-    pub(crate) node: NodeId,
-    /// host:port of its client API.
-    pub(crate) address: String,
-    pub(crate) term: u64,
-}
-
-impl KnownLeader {
-    fn of(leader: Option<&(NodeId, MasterNode)>, term: u64) -> Option<Self> {
-        leader.map(|(node, master)| Self { node: *node, address: master.client.clone(), term })
-    }
-
-    /// The leader that Raft follows.
-    pub(super) fn in_force(now: &Leadership) -> Option<Self> {
-        Self::of(now.leader.as_ref(), now.term)
-    }
 }
 
 /// State of a master at one moment, for display.
@@ -89,7 +70,7 @@ pub(crate) struct Coordinator {
     begin: Mutex<()>,
     admission: Admission,
     /// Room in the pool that evictions make.
-    pub(super) room: Room,
+    pub(crate) room: Room,
     /// Ends open streams with this master.
     pub(crate) stop: CancellationToken,
 }
@@ -190,7 +171,7 @@ impl Coordinator {
     ///
     /// Without syncs an election may follow a loss of power that took the end of the log from a majority. So only the
     /// allocations are known that were made since `leading` began.
-    pub(super) fn known_from(&self, leading: &Leading, applied: &Applied) -> u64 {
+    pub(crate) fn known_from(&self, leading: &Leading, applied: &Applied) -> u64 {
         let latest = applied.last_applied.map_or(0, |last| allocation_order(last.leader_id.term, last.index));
         let rescued = known_from(latest);
         if self.synced { rescued } else { rescued.max(leading.known_from) }
@@ -204,7 +185,7 @@ impl Coordinator {
 
     /// Whether `leading` is the soft state of the term that this master presumes to lead. A store's stream can outlive
     /// a term and then still holds that term's.
-    pub(super) fn is_on_duty(&self, leading: &Leading) -> bool {
+    pub(crate) fn is_on_duty(&self, leading: &Leading) -> bool {
         self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading))
     }
 
@@ -212,7 +193,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
-    pub(super) async fn propose<A>(&self, leading: &Leading, request: Request<A>) -> Result<A, Refusal> {
+    pub(crate) async fn propose<A>(&self, leading: &Leading, request: Request<A>) -> Result<A, Refusal> {
         let (op, answer) = request.split();
         let kind = Proposed::from(&op);
         let bytes = Command { stamp: leading.stamp(), op }.encode();
@@ -381,6 +362,14 @@ impl Coordinator {
     /// Number of read leases that the current soft state remembers.
     pub(crate) fn read_leases(&self) -> usize {
         self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())
+    }
+}
+
+/// Sleeps for `span`; returns false if this master stops meanwhile.
+pub(crate) async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
+    tokio::select! {
+        () = coordinator.stop.cancelled() => false,
+        () = tokio::time::sleep(span) => true,
     }
 }
 

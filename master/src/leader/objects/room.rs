@@ -5,23 +5,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mc_eviction::{Blocked, Excess};
-use mc_index::{Fit, State, TenantName, Usage};
+use mc_index::{Fit, State, Usage};
 use mc_raft::SharedIndex;
 use mc_types::StoreId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use super::line::{After, Line, Need, Ticket, Verdict, Wakes};
-use super::{Coordinator, Leading};
+use super::line::{After, Line, Need, Scope, Ticket, Verdict, Wakes};
+use crate::leader::term::{Coordinator, Leading};
 use crate::metrics::PutWait;
 
 /// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
 /// losing its majority.
 const OUTCOME_WAIT: Duration = Duration::from_secs(1);
-
-/// Where room is made: in the quota of a tenant, or in the pool.
-pub(super) type Scope = Option<TenantName>;
 
 type Waker = oneshot::Sender<Verdict>;
 
@@ -50,7 +47,7 @@ pub(super) enum Made {
 }
 
 impl Room {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             line: Mutex::new(Line::new()),
             waiting: AtomicUsize::new(0),
@@ -86,7 +83,7 @@ impl Room {
     }
 
     /// Lets those waiters try for which there is room now.
-    pub(super) fn let_in(&self, index: &SharedIndex, suspects: &[StoreId]) {
+    pub(crate) fn let_in(&self, index: &SharedIndex, suspects: &[StoreId]) {
         if self.is_idle() {
             return;
         }

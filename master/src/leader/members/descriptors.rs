@@ -12,8 +12,8 @@ use mc_types::NodeId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Coordinator;
-use super::duties::pause;
+use crate::leader::term::Coordinator;
+use crate::leader::term::pause;
 
 /// Descriptors without which a master is out of them: one for a snapshot or a file of the log, and one for a connection.
 /// The ports' shares leave more than that, also of a limit of 64 (`ports`): a master of three takes 27 besides them.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use mc_index::{Quota, Request, TenantView};
 use mc_types::Code;
 
-use super::{Coordinator, Refusal};
+use crate::leader::term::{Coordinator, Refusal};
 
 /// Serves the quotas of tenants.
 pub(crate) struct Tenants {
@@ -18,7 +18,7 @@ pub(crate) struct TenantState {
 }
 
 impl Tenants {
-    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+    pub(crate) fn new(coordinator: Arc<Coordinator>) -> Self {
         Self { coordinator }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mc_index::{GroupId, ObjectView, PlacedReplica, State};
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 
-use super::Leading;
+use crate::leader::term::Leading;
 
 /// Number of keys and of members of their groups that are looked up while the index is locked, besides the rest of the
 /// last group.

@@ -1,0 +1,23 @@
+//! The term that this master leads: who leads, proposals, and the soft state that ends with the term.
+//!
+//! `coordinator` uses `admission`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`
+//! and `transports`.
+
+mod admission;
+mod coordinator;
+mod known_leader;
+mod leading;
+mod liveness;
+mod readiness;
+mod refusal;
+mod transports;
+
+#[cfg(test)]
+pub(crate) use admission::Unwritten;
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig, Look, pause};
+pub(crate) use known_leader::KnownLeader;
+pub(crate) use leading::Leading;
+pub(crate) use liveness::{LOOK_INTERVAL, Liveness, News, StoreState};
+pub(crate) use readiness::Unready;
+pub(crate) use refusal::Refusal;
+pub(crate) use transports::TransportUse;

@@ -10,13 +10,13 @@ pub use mc_raft::fuzz::*;
 use mc_index::Settings;
 
 use crate::config::MasterArgs;
-use crate::identity;
-use crate::peers::PeerList;
-use crate::setting::Setting;
+use crate::config::PeerList;
+use crate::config::Setting;
+use crate::data_dir;
 
 /// Whether `body` is the body of a master's identity file.
 pub fn identity(body: &[u8]) -> bool {
-    identity::fuzz(body)
+    data_dir::fuzz(body)
 }
 
 /// Whether these flags of a master pass their checks.

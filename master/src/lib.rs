@@ -1,35 +1,25 @@
 //! A master of an mc pool: the replicated index of which key lies where, and the API to it.
+//!
+//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `api`, `mooncake`, `http`, `run`.
 
-mod answer_room;
 mod api;
 mod config;
-mod data_disk;
-mod departed;
+mod data_dir;
 mod formation;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
-mod identity;
 mod leader;
-mod life;
-mod master;
 mod metrics;
 mod mooncake;
-mod overruled;
-mod peers;
-mod ports;
-mod process;
-mod rescue;
-mod setting;
+mod run;
 
-pub use config::{MasterArgs, MasterConfigError};
+pub use config::{
+    DEFAULT_RAFT_PORT, MasterArgs, MasterConfigError, PeersError, SettingReference, settings_reference,
+};
+pub use data_dir::{Found, IdentityError, Rescue, RescueError, Rescued};
 pub use formation::{BoundAddresses, FormationError};
-pub use identity::IdentityError;
-pub use master::{Environment, Master, StartError};
 pub use metrics::metrics_reference;
 pub use mooncake::mooncake_metrics_reference;
-pub use peers::{DEFAULT_RAFT_PORT, PeersError};
-pub use process::main_with;
-pub use rescue::{Found, Rescue, RescueError, Rescued};
-pub use setting::{SettingReference, settings_reference};
+pub use run::{Environment, Master, StartError, main_with};

@@ -3,8 +3,8 @@
 use mc_index::Settings;
 use mc_proto::v1;
 
+use crate::config::{SETTINGS, Setting};
 use crate::leader::{Configuration, Refusal, Replicated};
-use crate::setting::{SETTINGS, Setting};
 
 pub(super) async fn get(configuration: &Configuration) -> Result<v1::GetConfigReply, Refusal> {
     let Replicated { settings, version } = configuration.get().await?;

@@ -1,5 +1,6 @@
 //! The gRPC API: translates between protobuf and the services of [`crate::leader`], and bounds what calls take up.
 
+mod answer_room;
 mod caller;
 mod cluster;
 mod config;
@@ -9,12 +10,14 @@ pub(crate) mod fuzz;
 mod in_flight;
 mod objects;
 mod places;
+pub(crate) mod ports;
 mod refusal;
 mod service;
 mod shed;
 mod stores;
 mod tenants;
 
+pub(crate) use answer_room::AnswerSize;
 pub(crate) use in_flight::InFlight;
 pub(crate) use places::KeptForStores;
 pub(crate) use service::{Api, MasterService};

@@ -9,14 +9,14 @@ use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::answer_room::AnswerRoom;
 use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
+use super::ports;
 use super::shed::{Shedder, Sheds};
 use super::{cluster, config, objects, stores, tenants};
-use crate::answer_room::AnswerRoom;
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
-use crate::ports;
 
 /// The API on the client port. It listens before there is a cluster, and says so until there is one.
 pub(crate) struct Api {

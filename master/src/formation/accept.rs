@@ -1,6 +1,6 @@
 use mc_types::{ClusterId, NodeId};
 
-use crate::identity::Belonging;
+use crate::data_dir::Belonging;
 
 /// A call to take part in a new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

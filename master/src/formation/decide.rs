@@ -7,8 +7,8 @@ use mc_proto::common_version;
 use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Advertise, FormationError};
-use crate::identity::Belonging;
-use crate::peers::{Entries, list};
+use crate::config::{Entries, list};
+use crate::data_dir::Belonging;
 
 /// Number drawn at every start of a process. A node finds itself in a list when an address answers with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

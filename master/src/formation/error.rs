@@ -1,7 +1,7 @@
 use mc_types::{ClusterId, HostPort, NodeId};
 
-use crate::identity::IdentityError;
-use crate::peers::{PeersError, list};
+use crate::config::{PeersError, list};
+use crate::data_dir::IdentityError;
 
 /// Why this master cannot be part of a cluster with these flags and this data. Each message is one sentence; `main`
 /// exits with 2.

@@ -10,7 +10,7 @@ use mc_raft::AddressBook;
 use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Answer, Formation, FormationError, Met, Plan, find_self};
-use crate::peers::{Entries, Expansion};
+use crate::config::{Entries, Expansion};
 
 /// Pause between two rounds of calls to the other masters, while nobody leads or the cluster does not know this
 /// master's addresses.

@@ -15,8 +15,8 @@ use super::{
     Advertise, Answer, Decision, FormationError, FormationService, Invitation, Met, Own, Reason, decide,
     find_self,
 };
-use crate::identity::{Belonging, Identity};
-use crate::peers::{Entries, Expansion, PeerList, Resolver};
+use crate::config::{Entries, Expansion, PeerList, Resolver};
+use crate::data_dir::{Belonging, Identity};
 
 /// Pause between two rounds of meetings.
 const ROUND: Duration = Duration::from_millis(200);

@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::accept::{Founding, Standing, refusal};
 use super::{Instance, meet};
-use crate::identity::{Belonging, Identity, IdentityError};
+use crate::data_dir::{Belonging, Identity, IdentityError};
 
 /// Answering side of formation, which lives as long as the process. It answers who this node is, whether it takes part
 /// in a founding, and which Raft calls are for it.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::answers::{UNAVAILABLE_IN_CURRENT_MODE, failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
 use super::tenant::{index_name, text};
-use crate::answer_room::AnswerSize;
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Removed, Services};
 

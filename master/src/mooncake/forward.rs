@@ -11,8 +11,7 @@ use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::keys::NEXT;
-use crate::answer_room::AnswerSize;
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Services};
 
@@ -23,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Header of a request that another master passed on.
 const FORWARDED: &str = "mc-forwarded";
+/// Header of a page that is not the last one: the position of the next.
+pub(super) const NEXT: HeaderName = HeaderName::from_static("mc-next");
 /// Headers of the leader's answer that the caller gets, too.
 const PASSED_ON: [HeaderName; 2] = [header::CONTENT_TYPE, NEXT];
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
 use mc_index::KeyPage;
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
 use super::answers::{TEXT, bad_request, failure, or_unavailable};
-use super::forward::{Asked, on_leader};
-use crate::answer_room::AnswerSize;
+use super::forward::{Asked, NEXT, on_leader};
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Described, Refusal, Services};
 
@@ -26,9 +26,6 @@ const PAGE_KEYS: usize = 10_000;
 const PAGE_BYTES: usize = 8 << 20;
 /// Look-ups in the index after which a page ends. Each is a millisecond or so of its lock, and of the runtime's thread.
 const PAGE_LOOKS: usize = 8;
-
-/// Header of a page that is not the last one: the position of the next.
-pub(super) const NEXT: HeaderName = HeaderName::from_static("mc-next");
 
 #[derive(Debug, Deserialize)]
 pub(super) struct PageOf {

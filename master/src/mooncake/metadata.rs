@@ -13,7 +13,7 @@ use mc_types::Code;
 use serde::Deserialize;
 
 use super::forward::{Asked, on_leader};
-use crate::answer_room::AnswerSize;
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Services, SetFirst};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::{failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
 use super::tenant::{index_name, shown_name};
-use crate::answer_room::AnswerSize;
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Refusal, Services, TenantState};
 

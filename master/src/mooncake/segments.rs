@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answers::{TEXT, failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
-use crate::answer_room::AnswerSize;
+use crate::api::AnswerSize;
 use crate::api::Api;
 use crate::leader::{Leading, Refusal, Services};
 

@@ -4,7 +4,7 @@ use mc_log::MasterNode;
 use mc_types::HostPort;
 
 use super::*;
-use crate::peers::Entries;
+use crate::config::Entries;
 
 fn at(name: &str) -> HostPort {
     HostPort::parse(name, 50055).unwrap()

@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::identity::{Belonging, Identity};
-use crate::peers::PeerList;
+use crate::config::PeerList;
+use crate::data_dir::{Belonging, Identity};
 use network::{Names, Served, TestNetwork};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -20,8 +20,8 @@ use tonic::transport::{Channel, Server, Uri};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::LONG;
+use crate::config::Resolver;
 use crate::formation::FormationService;
-use crate::peers::Resolver;
 
 /// Which process a host name or address leads to, and the records of names that have several.
 #[derive(Clone, Debug, Default)]

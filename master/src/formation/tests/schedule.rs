@@ -9,8 +9,8 @@ use mc_types::HostPort;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::Entries;
 use crate::formation::accept::{Founding, Standing, refusal};
-use crate::peers::Entries;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::Members;
 use super::decide::{Found, SeenVoters, Step, found, held_up, is_free, is_there, next_step};
+use crate::config::DEFAULT_RAFT_PORT;
 use crate::formation::Answer;
 use crate::metrics::MemberChange;
-use crate::peers::DEFAULT_RAFT_PORT;
 
 /// Time between two looks at the members.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -39,10 +39,10 @@ pub(crate) use keep::keep_members;
 pub(crate) use slow_disk::leave_to_a_better_disk;
 
 use self::decide::{removal, settled};
+use crate::config::DEFAULT_RAFT_PORT;
 use crate::formation::{Answer, Formation};
 use crate::leader::term::{Coordinator, Refusal};
 use crate::metrics::MemberChange;
-use crate::peers::DEFAULT_RAFT_PORT;
 
 /// Age of a term at which its leader has heard from every member that is up.
 const HEARD_FROM_ALL: Duration = Duration::from_secs(1);

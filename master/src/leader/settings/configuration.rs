@@ -7,9 +7,9 @@ use mc_index::{CLUSTER_VERSION, Request, Settings};
 use mc_types::{HostPort, NodeId};
 use tokio::sync::Mutex;
 
+use crate::config::Setting;
 use crate::formation::Formation;
 use crate::leader::term::{Coordinator, Leading, Refusal};
-use crate::setting::Setting;
 
 /// Settings and version of the cluster, as they are replicated.
 #[derive(Clone, Debug)]

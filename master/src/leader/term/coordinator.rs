@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::admission::{Admission, Unwritten};
 use super::readiness::Condition;
 use super::{KnownLeader, Leading, Refusal};
-use crate::data_disk::DataDisk;
+use crate::data_dir::DataDisk;
 use crate::leader::objects::Room;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use mc_types::{ClusterId, Code, NodeId};
 
 use super::KnownLeader;
-use crate::data_disk::Shortage;
+use crate::data_dir::Shortage;
 
 /// Why a whole call is refused, with a message that says what to do next. Items of a batch get codes instead.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

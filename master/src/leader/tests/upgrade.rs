@@ -16,13 +16,13 @@ use mc_types::{Clock, NodeId, PutId};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use crate::data_disk::DataDisk;
+use crate::config::system_resolver;
+use crate::data_dir::DataDisk;
+use crate::data_dir::Identity;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
-use crate::identity::Identity;
 use crate::leader::term::Unwritten;
 use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
 use crate::metrics::MasterMetrics;
-use crate::peers::system_resolver;
 
 /// Version of a cluster before its upgrade, when each master has got this build.
 const BEFORE: u32 = CLUSTER_VERSION - 1;

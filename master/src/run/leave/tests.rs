@@ -3,6 +3,7 @@
 use mc_raft::testing::Pool;
 use mc_raft::{Change, Departure, SnapshotLimits};
 use mc_tests::{eventually, until};
+use mc_types::NodeId;
 
 use super::*;
 

@@ -1,113 +1,35 @@
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_durable::{DirectoryLock, DurableError, FreeSpace};
-use mc_log::{LogOptions, LogStore, OpenError, OpenLog};
-use mc_net::{Listener, Network};
+use mc_durable::DirectoryLock;
 use mc_process::{config::Loaded, metrics::Registry};
-use mc_raft::{Departure, RaftNode, Roster, StartError as RaftStartError, TransferError};
-use mc_types::{Clock, ClusterId, NodeId};
-use tokio::runtime::Handle;
+use mc_raft::RaftNode;
+use mc_types::{ClusterId, NodeId};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::environment::Environment;
+use super::error::StartError;
+use super::leave::{LEAVE, hand_over, leave};
+use super::listeners::{Listeners, listen};
+use super::log::Log;
+use super::tasks::{CLOSE, Life};
 use crate::api::Api;
+use crate::config::system_resolver;
 use crate::config::{MasterArgs, MasterConfigError};
-use crate::departed;
-use crate::formation::{
-    Advertise, BoundAddresses, Formation, FormationConfig, FormationError, FormationService, Plan,
-};
-use crate::identity::{Identity, IdentityError};
-use crate::life::Life;
+use crate::data_dir::Identity;
+use crate::data_dir::departed;
+use crate::data_dir::rescue;
+use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationService, Plan};
 use crate::metrics::MasterMetrics;
-use crate::peers::system_resolver;
-use crate::rescue;
 
 /// Longest wait for a previous process that still holds the data directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Longest wait for another master to take the leadership.
-const HAND_OVER: Duration = Duration::from_secs(1);
-/// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
-pub(crate) const CLOSE: Duration = Duration::from_secs(1);
-/// Longest wait for the vote to be taken, where the disk is disposable. The leader looks twice a second, and changes the
-/// voters in a few round trips and syncs.
-const LEAVE: Duration = Duration::from_secs(4);
-/// Time between two looks at whether it was.
-const LOOK: Duration = Duration::from_millis(20);
-/// Time after which the committed membership that a master knows is certainly that of its leader, who sends it with its
-/// heartbeats. Until then, a place may seem to be reserved that was taken a moment ago.
-const UP_TO_DATE: Duration = Duration::from_millis(500);
 /// Time between giving up the leadership and closing, in which late callers are told who leads.
 const LINGER: Duration = Duration::from_millis(100);
 /// Time for streams and calls that are still open at the end.
 const DRAIN: Duration = Duration::from_millis(300);
-
-/// Everything outside a master that a test replaces: its clock, its network, its log's disk and the free space there, and
-/// the threads for Raft.
-#[derive(Clone, Debug)]
-pub struct Environment {
-    /// Monotonic clock.
-    pub clock: Clock,
-    /// Network on which it listens and connects.
-    pub network: Arc<dyn Network>,
-    /// Opens the Raft log.
-    pub log: Arc<dyn OpenLog>,
-    /// Runtime on which Raft runs, apart from the calls.
-    pub raft: Handle,
-    /// Reports the free space of the data directory.
-    pub free_space: Arc<dyn FreeSpace>,
-}
-
-/// Why a master does not start, or cannot go on. Each message is one sentence for the person who starts it.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The flags cannot work.
-    #[error(transparent)]
-    Config(#[from] MasterConfigError),
-    /// The data directory cannot be locked or written.
-    #[error("--data-dir: {0}")]
-    DataDir(#[from] DurableError),
-    /// The identity in the data directory cannot be read or written.
-    #[error("--data-dir: {0}")]
-    Identity(#[from] IdentityError),
-    /// The log in the data directory cannot be opened.
-    #[error("--data-dir: {0}")]
-    Log(#[from] OpenError),
-    /// A rescue of the data directory was cut short, half-way from one cluster to another.
-    #[error(
-        "--data-dir: a rescue of {dir} was cut short: finish it with `mcctl members rescue --data-dir {dir} --yes`",
-        dir = dir.display()
-    )]
-    RescueUnfinished {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The master cannot listen on a port.
-    #[error("--{flag} {address}: cannot listen: {source}")]
-    Listen {
-        /// Name of the flag.
-        flag: &'static str,
-        /// The address that was asked for.
-        address: String,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-    /// The master cannot form or join a cluster.
-    #[error(transparent)]
-    Formation(#[from] FormationError),
-    /// Raft cannot start.
-    #[error(transparent)]
-    Raft(#[from] RaftStartError),
-    /// Raft refuses to initialize the new cluster.
-    #[error("the new cluster could not be initialized: {0}")]
-    Initialize(String),
-    /// The log failed, or Raft stopped, after the start.
-    #[error("this master cannot go on: {0}")]
-    Failed(String),
-}
 
 /// A running master. It is a value: a process holds one, a simulation holds many.
 pub struct Master {
@@ -273,57 +195,6 @@ impl Master {
     }
 }
 
-/// Hands leadership over if this master has it.
-async fn hand_over(raft: &RaftNode) {
-    match tokio::time::timeout(HAND_OVER, raft.transfer_leader(None)).await {
-        Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
-        Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
-        Ok(Err(error)) => tracing::warn!("leadership was not handed over: {error}"),
-        Err(_) => tracing::warn!("leadership was not handed over within {HAND_OVER:?}"),
-    }
-}
-
-/// Waits until this master's vote is taken. Returns false if too few voters would remain.
-///
-/// Only a master that had a vote leaves. The place of one that has come back without it may be reserved still, and the leader
-/// may be about to give it the vote.
-///
-/// A master that asks may become leader meanwhile. It hands over to one that stays, once in each term. Where all others ask,
-/// too, or do not take over, it lets others go while enough remain, and stops with its vote. If it handed over to one that
-/// asks, leadership would circle between them until all have stopped.
-async fn leave(raft: &RaftNode) -> bool {
-    tracing::info!("this master asks for its vote to be taken before it stops");
-    let (mut spared_at, mut voted) = (Instant::now(), false);
-    // The caller has tried in the term in which this begins.
-    let mut tried = raft.roster().map(|roster| roster.term);
-    loop {
-        if let Some(roster) = raft.roster()
-            && tried != Some(roster.term)
-            && has_successor(&roster)
-        {
-            tried = Some(roster.term);
-            hand_over(raft).await;
-            spared_at = Instant::now();
-        }
-        match raft.departure() {
-            Departure::Left if voted => return true,
-            Departure::Waits => (spared_at, voted) = (Instant::now(), true),
-            Departure::Left | Departure::Needed if spared_at.elapsed() >= UP_TO_DATE => return false,
-            Departure::Left | Departure::Needed => {}
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// Whether another voter is up, has caught up and stays, by its own report. Only a report says that there are descriptors, so
-/// a new leader waits for it.
-fn has_successor(roster: &Roster) -> bool {
-    let mut others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
-    others.any(|voter| {
-        roster.members.get(voter).is_some_and(|member| member.has_descriptors && !member.leaving)
-    })
-}
-
 fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners) {
     let Listeners { bound, metadata, .. } = listeners;
     tracing::info!(
@@ -344,68 +215,9 @@ fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners) {
     }
 }
 
-pub(crate) struct Listeners {
-    pub(crate) client: Listener,
-    pub(crate) raft: Listener,
-    pub(crate) http: Listener,
-    /// For `/metadata` alone, if it is wanted.
-    pub(crate) metadata: Option<Listener>,
-    bound: BoundAddresses,
-}
-
-impl Listeners {
-    async fn bind(
-        args: &MasterArgs,
-        network: &dyn Network,
-        metadata: Option<Listener>,
-    ) -> Result<Self, StartError> {
-        let client = listen(network, "listen", &args.listen).await?;
-        let raft = listen(network, "raft-listen", &args.raft_listen).await?;
-        let http = listen(network, "http-listen", &args.http_listen).await?;
-        let bound = BoundAddresses { raft: raft.address, client: client.address, http: http.address };
-        Ok(Self { client, raft, http, metadata, bound })
-    }
-}
-
-async fn listen(network: &dyn Network, flag: &'static str, address: &str) -> Result<Listener, StartError> {
-    let listener = network.listen(address).await;
-    listener.map_err(|source| StartError::Listen { flag, address: address.to_owned(), source })
-}
-
-/// The opened log, and whether it holds anything.
-pub(crate) struct Log {
-    pub(crate) store: LogStore,
-    has_state: bool,
-}
-
-impl Log {
-    async fn open(
-        log: &dyn OpenLog,
-        args: &MasterArgs,
-        metrics: Arc<MasterMetrics>,
-    ) -> Result<Self, StartError> {
-        let options = LogOptions { sync: args.log_sync, observer: metrics.clone(), ..LogOptions::default() };
-        let begun = Instant::now();
-        let (store, recovered) = log.open(&args.data_dir.join("log"), options).await?;
-        if let Some(last) = recovered.last {
-            let first = store.stats().first;
-            tracing::info!(first, last = last.index, took = ?begun.elapsed(), "the Raft log has been read");
-        }
-        if let Some(truncated) = &recovered.truncated {
-            metrics.log_truncations.increment(1);
-            tracing::warn!("{truncated}");
-        }
-        let has_state = recovered.vote.is_some() || recovered.last.is_some() || recovered.purged.is_some();
-        Ok(Self { store, has_state })
-    }
-}
-
 impl Drop for Master {
     /// Ends a master that is dropped without [`Self::stop`].
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,46 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use mc_log::{LogStore, LogSync};
-use mc_net::Listener;
 use mc_process::config::Loaded;
-use mc_proto::v1::master_server::MasterServer;
-use mc_raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
+use mc_raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 use mc_types::NodeId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{Api, InFlight, KeptForStores, MasterService};
+use super::environment::Environment;
+use super::error::StartError;
+use super::listeners::Listeners;
+use super::log::Log;
+use super::overruled;
+use crate::api::Api;
 use crate::config::MasterArgs;
-use crate::data_disk::{DataDisk, Holdings};
+use crate::data_dir::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
-use crate::http::{self, Names};
+use crate::http;
 use crate::leader::{
     Coordinator, CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members,
     keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors, tell_of_members,
 };
-use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
-use crate::mooncake;
-use crate::overruled;
-use crate::ports;
 
-/// Limit on the size of a request: 4,096 keys of 4 KiB and their framing.
-const MAX_REQUEST_BYTES: usize = 24 << 20;
-
-/// Limit on calls under way on one connection.
-const MAX_STREAMS: u32 = 4096;
-
-/// Longest life of an HTTP connection, whose request is answered within seconds: a peer that does not read holds memory of answers.
-const HTTP_LIFETIME: Duration = Duration::from_secs(30);
-
-/// Silence on a connection after which the peer is asked whether it lives. Ten thousand clients that watch are ten
-/// thousand connections; asking each every second would cost a tenth of a core more than every five seconds.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// Time without a leader after which this master logs a warning: no election takes that long.
-const LEADERLESS: Duration = Duration::from_secs(3);
+/// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
+pub(super) const CLOSE: Duration = Duration::from_secs(1);
 
 /// State that a master's background tasks share from its start to its end.
 pub(crate) struct Life {
@@ -192,36 +177,6 @@ impl Life {
         }
     }
 
-    /// Logs each new leader, and warns when there is none for [`LEADERLESS`].
-    async fn report_leaders(&self, coordinator: &Coordinator) {
-        let mut leadership = coordinator.raft.leadership();
-        let mut said = None;
-        let mut warned = false;
-        loop {
-            let Leadership { term, leader, .. } = leadership.borrow_and_update().clone();
-            match leader {
-                // The same leader at another address, or heard again, is no change of leader.
-                Some((leader, master)) if warned || said != Some((term, leader)) => {
-                    self.metrics.leader_changed();
-                    tracing::info!(term, %leader, address = master.client, "leader");
-                    (said, warned) = (Some((term, leader)), false);
-                }
-                Some(_) => {}
-                None if warned => {}
-                None => match tokio::time::timeout(LEADERLESS, leadership.changed()).await {
-                    Ok(_) => continue,
-                    Err(_) => {
-                        tracing::warn!(term, "waiting: {}", coordinator.look(None, |look| look.waiting_for));
-                        warned = true;
-                    }
-                },
-            }
-            if leadership.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    }
-
     /// Waits for the cluster; returns `None` if the master is told to stop first.
     async fn form(&self) -> Result<Option<Formed>, StartError> {
         let service = self.formation.service();
@@ -238,64 +193,6 @@ impl Life {
                 }
             }
         }
-    }
-
-    fn serve(&self, listeners: Listeners, raft: RaftService) {
-        let [calls, consensus] = self.api.shedder.probes();
-        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(calls));
-        self.environment.raft.spawn(self.stop.clone().run_until_cancelled_owned(consensus));
-        let Listeners { client, raft: raft_listener, http, metadata, .. } = listeners;
-        let http_ports = 1 + usize::from(metadata.is_some());
-        let (client, raft_listener) =
-            (client.gated(ports::for_clients(http_ports)), raft_listener.gated(ports::for_masters()));
-        let stop = self.stop.clone();
-        self.environment.raft.spawn(async move {
-            if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
-                tracing::error!("the Raft port is closed: {error}");
-            }
-        });
-        let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
-        let in_flight = InFlight::new(self.metrics.requests_refused.clone());
-        self.tasks.spawn(async move {
-            let served = tonic::transport::Server::builder()
-                .tcp_nodelay(true)
-                .initial_stream_window_size(1 << 20)
-                .initial_connection_window_size(4 << 20)
-                .max_concurrent_streams(MAX_STREAMS)
-                // Callers that give up on calls not looked at yet must not end the connection that they share with
-                // others. With the default of 20 such calls, they did so on an overloaded master.
-                .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
-                .http2_keepalive_interval(Some(KEEP_ALIVE))
-                .http2_keepalive_timeout(Some(Duration::from_secs(2)))
-                .layer(KeptForStores)
-                .layer(in_flight)
-                .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
-                .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())
-                .await;
-            if let Err(error) = served {
-                tracing::error!("the client port is closed: {error}");
-            }
-        });
-        let args = &self.config.args;
-        let names = if args.mooncake_metrics { Names::OwnAndMooncake } else { Names::Own };
-        self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone(), names), "HTTP");
-        let every = args.metrics_log.0;
-        if !every.is_zero() {
-            self.tasks.spawn(mooncake::log_summaries(self.api.clone(), every, self.stop.clone()));
-        }
-        if let Some(listener) = metadata {
-            self.serve_http(listener, mooncake::metadata_port(self.api.clone()), "metadata");
-        }
-    }
-
-    fn serve_http(&self, listener: Listener, routes: Router, name: &'static str) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
-            let served = mc_process::http::serve(listener, routes, HTTP_LIFETIME, stop.cancelled_owned());
-            if let Err(error) = served.await {
-                tracing::error!("the {name} port is closed: {error}");
-            }
-        });
     }
 }
 

@@ -10,8 +10,8 @@ use mc_process::{config::Loaded, config::Origin};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::MasterArgs;
+use crate::config::SETTINGS;
 use crate::leader::Coordinator;
-use crate::setting::SETTINGS;
 
 /// Interval at which to check whether the settings are known.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -9,8 +9,8 @@ use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_raft::RaftTiming;
 use mc_types::{ByteSize, Span};
 
-use crate::peers::{PeerList, PeersError};
-use crate::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
+use super::peers::{PeerList, PeersError};
+use super::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
 
 /// Shortest time between two summaries in the log.
 const METRICS_LOG_MIN: Duration = Duration::from_secs(1);
@@ -221,7 +221,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::peers::DEFAULT_RAFT_PORT;
+    use crate::config::peers::DEFAULT_RAFT_PORT;
 
     fn parse(args: &[&str]) -> Result<MasterArgs, clap::Error> {
         MasterArgs::try_parse_from(["mc-master"].iter().chain(args))

@@ -21,7 +21,7 @@ use std::path::Path;
 use mc_durable::{DirectoryLock, DurableError, SmallFile, sync_dir};
 use mc_types::{ClusterId, NodeId};
 
-use crate::identity::{Identity, IdentityError};
+use super::identity::{Identity, IdentityError};
 
 /// Format of the mark. Its body is the node's id and the cluster's, in bytes.
 const FILE: SmallFile = SmallFile { magic: *b"mcLV", version: 1 };
@@ -79,7 +79,7 @@ fn delete(path: &Path) -> Result<(), DurableError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Belonging;
+    use crate::data_dir::Belonging;
 
     const NODE: NodeId = NodeId(5);
     const CLUSTER: ClusterId = ClusterId(7);

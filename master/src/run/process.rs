@@ -18,8 +18,10 @@ use mc_types::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::environment::Environment;
+use super::error::StartError;
+use super::master::Master;
 use crate::config::MasterArgs;
-use crate::master::{Environment, Master, StartError};
 
 /// Exit code for an error that a person must fix before another start makes sense.
 const EXIT_CONFIG: u8 = 2;

@@ -31,7 +31,7 @@ use mc_log::{
 use mc_raft::{SnapshotError, SnapshotStore, is_overruled};
 use mc_types::{ClusterId, NodeId};
 
-use crate::identity::{Belonging, Identity, IdentityError};
+use super::identity::{Belonging, Identity, IdentityError};
 
 const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";

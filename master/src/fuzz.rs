@@ -1,18 +1,15 @@
 //! Entry points of tests/fuzz to decoders that have no public API: each takes any input and says whether it could be
 //! read.
 
-pub use crate::api::fuzz::*;
-pub use crate::formation::fuzz::*;
+use mc_index::Settings;
 pub use mc_index::fuzz::*;
 pub use mc_log::fuzz::*;
 pub use mc_raft::fuzz::*;
 
-use mc_index::Settings;
-
-use crate::config::MasterArgs;
-use crate::config::PeerList;
-use crate::config::Setting;
+pub use crate::api::fuzz::*;
+use crate::config::{MasterArgs, PeerList, Setting};
 use crate::data_dir;
+pub use crate::formation::fuzz::*;
 
 /// Whether `body` is the body of a master's identity file.
 pub fn identity(body: &[u8]) -> bool {

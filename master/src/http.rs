@@ -76,8 +76,9 @@ pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
     let services = api.services();
     let coordinator = services.as_ref().map(|services| &services.coordinator);
+    let raft = services.as_ref().map(|services| &services.raft);
     let of_index = coordinator.map(|coordinator| {
-        coordinator.index.read(|applied| {
+        coordinator.read(|applied| {
             let state = &applied.state;
             let tenants = state.tenants().map(|view| TenantSample::new(&view, state.quota(&view.name)));
             (
@@ -95,15 +96,14 @@ pub(crate) fn sample(api: &Api) -> Sample {
         term: status.term,
         leads: status.role == "leader",
         has_leader: status.leader.is_some(),
-        can_write: status.role == "leader"
-            && coordinator.is_some_and(|coordinator| coordinator.raft.blocked().is_none()),
-        round_trip: coordinator.and_then(|coordinator| coordinator.raft.round_trip()),
-        votes_late: coordinator.is_some_and(|coordinator| coordinator.raft.votes_late()),
+        can_write: status.role == "leader" && raft.is_some_and(|raft| raft.blocked().is_none()),
+        round_trip: raft.and_then(|raft| raft.round_trip()),
+        votes_late: raft.is_some_and(|raft| raft.votes_late()),
         committed: status.committed,
         applied: status.applied,
         objects: status.keys,
         puts_in_flight: status.puts_in_flight,
-        purged: coordinator.map_or(0, |coordinator| coordinator.raft.view().purged),
+        purged: raft.map_or(0, |raft| raft.view().purged),
         read_leases: coordinator.map_or(0, |coordinator| coordinator.read_leases()),
         stores_alive: in_state("alive"),
         stores_suspect: in_state("suspect"),

@@ -11,51 +11,51 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::convert::{bytes, endpoints_to_wire, leader_to_wire, member_to_wire, node_id};
-use crate::leader::{
-    self, Coordinator, Event, Leading, Look, MemberState, Members, Refusal, Services, TransportUse,
-};
+use crate::leader::{self, Event, Leading, Look, MemberState, Members, Refusal, Services, TransportUse};
 
 /// Name and version of this process.
 pub(super) fn software() -> String {
     concat!("mc-master ", env!("CARGO_PKG_VERSION")).to_owned()
 }
 
-pub(super) fn hello(coordinator: &Coordinator) -> v1::HelloReply {
-    let members = coordinator.index.read(MemberState::of);
+pub(super) fn hello(services: &Services) -> v1::HelloReply {
+    let coordinator = &services.coordinator;
+    let members = coordinator.read(MemberState::of);
     v1::HelloReply {
         version_min: *mc_proto::VERSIONS.start(),
         version_max: *mc_proto::VERSIONS.end(),
         software: software(),
-        cluster_id: bytes(&coordinator.cluster.to_bytes()),
-        node_id: bytes(&coordinator.raft.node_id().to_bytes()),
+        cluster_id: bytes(&coordinator.cluster().to_bytes()),
+        node_id: bytes(&services.raft.node_id().to_bytes()),
         leader: coordinator.leader().map(leader_to_wire),
         masters: members.into_iter().map(|member| member.addresses.client).collect(),
     }
 }
 
 /// Status of this master; on the leader with the liveness of the stores.
-pub(super) async fn status(coordinator: &Coordinator) -> v1::StatusReply {
-    let leading = coordinator.lead_soon().await;
-    status_as(coordinator, leading.as_deref())
+pub(super) async fn status(services: &Services) -> v1::StatusReply {
+    let leading = services.coordinator.lead_soon().await;
+    status_as(services, leading.as_deref())
 }
 
 /// Status for the gauges and probes of this master. It trusts the lease unchecked, since these are about the master
 /// itself and nobody reads the pool from them.
-pub(super) fn own_status(coordinator: &Coordinator) -> v1::StatusReply {
-    status_as(coordinator, coordinator.on_duty().as_deref())
+pub(super) fn own_status(services: &Services) -> v1::StatusReply {
+    status_as(services, services.coordinator.on_duty().as_deref())
 }
 
-fn status_as(coordinator: &Coordinator, leading: Option<&Leading>) -> v1::StatusReply {
+fn status_as(services: &Services, leading: Option<&Leading>) -> v1::StatusReply {
+    let coordinator = &services.coordinator;
     coordinator.look(leading, |look| {
         let Look { raft, applied, leading, leader, waiting_for, no_puts } = look;
         let state = &applied.state;
         v1::StatusReply {
-            cluster_id: bytes(&coordinator.cluster.to_bytes()),
-            node_id: bytes(&coordinator.raft.node_id().to_bytes()),
+            cluster_id: bytes(&coordinator.cluster().to_bytes()),
+            node_id: bytes(&services.raft.node_id().to_bytes()),
             software: software(),
             role: raft.role.to_owned(),
             term: raft.term,
-            raft_timing: coordinator.raft.timing().to_string(),
+            raft_timing: services.raft.timing().to_string(),
             committed: raft.committed,
             applied: applied.last_applied.map_or(0, |id| id.index),
             keys: state.objects(),
@@ -72,7 +72,7 @@ fn status_as(coordinator: &Coordinator, leading: Option<&Leading>) -> v1::Status
             waiting_for,
             leader: leader.map(leader_to_wire),
             no_puts,
-            lost_entries: coordinator.raft.lost_entries().unwrap_or_default(),
+            lost_entries: services.raft.lost_entries().unwrap_or_default(),
         }
     })
 }
@@ -124,7 +124,7 @@ pub(super) fn watch(
     services: Arc<Services>,
     leader_only: bool,
 ) -> BoxStream<'static, Result<v1::WatchEvent, Status>> {
-    let cluster = services.coordinator.cluster;
+    let cluster = services.coordinator.cluster();
     let event = move |event: Event| {
         let store = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
             store_id: bytes(&store.to_bytes()),

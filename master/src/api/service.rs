@@ -4,7 +4,8 @@ use arc_swap::ArcSwapOption;
 use futures::stream::BoxStream;
 use mc_index::CLUSTER_VERSION;
 use mc_net::{ConnectInfo, Network};
-use mc_proto::v1::{self, master_server::Master};
+use mc_proto::v1;
+use mc_proto::v1::master_server::Master;
 use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -12,9 +13,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::answer_room::AnswerRoom;
 use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
-use super::ports;
 use super::shed::{Shedder, Sheds};
-use super::{cluster, config, objects, stores, tenants};
+use super::{cluster, config, objects, ports, stores, tenants};
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
 
@@ -69,7 +69,7 @@ impl Api {
 
     fn admit(&self, caller: Option<&v1::Caller>) -> Result<Arc<Services>, Refusal> {
         let services = self.formed()?;
-        Addressee { cluster: services.coordinator.cluster, node: self.node }.check(caller)?;
+        Addressee { cluster: services.coordinator.cluster(), node: self.node }.check(caller)?;
         Ok(services)
     }
 
@@ -95,7 +95,7 @@ impl Api {
     /// Returns the status for `/status` and for the call Status.
     pub(crate) async fn status_reply(&self) -> v1::StatusReply {
         match self.services() {
-            Some(services) => cluster::status(&services.coordinator).await,
+            Some(services) => cluster::status(&services).await,
             None => self.forming_status(),
         }
     }
@@ -103,7 +103,7 @@ impl Api {
     /// Returns the status behind the gauges.
     pub(crate) fn own_status(&self) -> v1::StatusReply {
         match self.services() {
-            Some(services) => cluster::own_status(&services.coordinator),
+            Some(services) => cluster::own_status(&services),
             None => self.forming_status(),
         }
     }
@@ -141,7 +141,7 @@ impl Master for MasterService {
         let request = request.into_inner();
         versions_meet(request.version_min, request.version_max)?;
         Ok(Response::new(match self.0.services() {
-            Some(services) => cluster::hello(&services.coordinator),
+            Some(services) => cluster::hello(&services),
             None => v1::HelloReply {
                 version_min: *mc_proto::VERSIONS.start(),
                 version_max: *mc_proto::VERSIONS.end(),
@@ -292,8 +292,8 @@ impl Master for MasterService {
         request: Request<Streaming<v1::StoreHeartbeat>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let services = self.0.formed()?;
-        let us = Addressee { cluster: services.coordinator.cluster, node: self.0.node };
-        Ok(Response::new(stores::heartbeat(services, us, request.into_inner())))
+        let us = Addressee { cluster: services.coordinator.cluster(), node: self.0.node };
+        Ok(Response::new(stores::heartbeat(services, self.0.metrics.clone(), us, request.into_inner())))
     }
 
     async fn list_members(

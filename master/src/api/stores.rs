@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 use super::caller::Addressee;
 use super::convert::bytes;
 use crate::leader::{Refusal, Services, Session, TransportUse};
-use crate::metrics::Rpc;
+use crate::metrics::{MasterMetrics, Rpc};
 
 /// Most endpoints and attributes that one mount may name.
 const MAX_ENDPOINTS: usize = 16;
@@ -26,7 +26,7 @@ pub(super) async fn mount(
     Ok(v1::MountStoreReply {
         cluster_time_ms: mounted.time.0,
         heartbeat_ms: u64::try_from(mounted.heartbeat.as_millis()).unwrap_or(u64::MAX),
-        cluster_id: bytes(&services.coordinator.cluster.to_bytes()),
+        cluster_id: bytes(&services.coordinator.cluster().to_bytes()),
     })
 }
 
@@ -42,6 +42,7 @@ pub(super) async fn unmount(
 /// Answers a store's heartbeats until the stream ends or this master does not lead any more.
 pub(super) fn heartbeat(
     services: Arc<Services>,
+    metrics: Arc<MasterMetrics>,
     us: Addressee,
     mut beats: Streaming<v1::StoreHeartbeat>,
 ) -> ReceiverStream<Result<v1::StoreHeartbeatReply, Status>> {
@@ -53,10 +54,10 @@ pub(super) fn heartbeat(
         loop {
             let beat = tokio::select! {
                 beat = beats.next() => beat,
-                () = coordinator.stop.cancelled() => return,
+                () = coordinator.stopped() => return,
             };
             let Some(Ok(beat)) = beat else { return };
-            let timer = coordinator.metrics.rpc(Rpc::Heartbeat);
+            let timer = metrics.rpc(Rpc::Heartbeat);
             let reply = answer(&mut session, us, beat).await;
             drop(timer);
             if let Err(refusal) = &reply {

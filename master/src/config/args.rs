@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mc_index::{ReadPolicy, Settings};
 use mc_log::LogSync;
-use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_process::config::FileOptions;
+use mc_process::telemetry::LogOptions;
 use mc_raft::RaftTiming;
 use mc_types::{ByteSize, Span};
 

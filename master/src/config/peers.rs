@@ -1,10 +1,9 @@
 //! The `--peers` list and the addresses that its names stand for.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use futures::future::{BoxFuture, join_all};
 use mc_types::{HostPort, ParseAddressError};

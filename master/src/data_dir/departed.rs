@@ -14,9 +14,8 @@
 //!
 //! The mark names the node and the cluster. A directory that was rescued since is of another cluster, and keeps its data.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use mc_durable::{DirectoryLock, DurableError, SmallFile, sync_dir};
 use mc_types::{ClusterId, NodeId};

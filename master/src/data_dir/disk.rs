@@ -4,11 +4,10 @@
 //! stops starting puts while there is still room for what it must write anyway: two snapshots and the log. Everything
 //! that ends, frees or reads something goes on.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use arc_swap::ArcSwapOption;
 use mc_durable::FreeSpace;

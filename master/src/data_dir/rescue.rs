@@ -16,17 +16,15 @@
 //! 4. The empty `rescue` is removed.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
 use mc_index::{CLUSTER_VERSION, Command, Op, RESCUE_GAP, Settings, Stamp, State};
-use mc_log::{EntryPayload, RaftLogReader as _, RaftLogStorage as _};
 use mc_log::{
-    LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal, SledOptions, SnapshotMeta,
-    StoredMembership, Vote,
+    EntryPayload, LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal,
+    RaftLogReader as _, RaftLogStorage as _, SledOptions, SnapshotMeta, StoredMembership, Vote,
 };
 use mc_raft::{SnapshotError, SnapshotStore, is_overruled};
 use mc_types::{ClusterId, NodeId};

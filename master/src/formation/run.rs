@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use mc_log::MasterNode;
 use mc_net::Network;
-use mc_proto::{VERSIONS, v1::MeetRequest};
+use mc_proto::VERSIONS;
+use mc_proto::v1::MeetRequest;
 use mc_types::{ClusterId, HostPort, NodeId};
 use tokio::time::Instant;
 

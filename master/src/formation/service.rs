@@ -1,14 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use mc_index::CLUSTER_VERSION;
 use mc_log::MasterNode;
-use mc_proto::{
-    VERSIONS, status_of,
-    v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest},
-};
+use mc_proto::v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest};
+use mc_proto::{VERSIONS, status_of};
 use mc_types::{ClusterId, Code, HostPort, NodeId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;

@@ -8,8 +8,7 @@ use mc_types::StoreId;
 use tokio::time::Instant;
 
 use crate::leader::services::Services;
-use crate::leader::term::{Coordinator, Leading, Refusal, pause};
-use crate::leader::term::{LOOK_INTERVAL, Liveness, News};
+use crate::leader::term::{Coordinator, LOOK_INTERVAL, Leading, Liveness, News, Refusal};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,12 +21,12 @@ const SWEEP_LIMIT: u32 = 256;
 pub(crate) async fn watch_stores(services: Arc<Services>) {
     let coordinator = &services.coordinator;
     let mut said = Said::default();
-    while pause(coordinator, LOOK_INTERVAL).await {
+    while coordinator.pause(LOOK_INTERVAL).await {
         match coordinator.on_duty() {
             Some(leading) => {
                 services.stores.refresh_suspects(&leading);
                 let is_mounted =
-                    |store| coordinator.index.read(|applied| applied.state.mounted_epoch(store).is_some());
+                    |store| coordinator.read(|applied| applied.state.mounted_epoch(store).is_some());
                 if let Some(Line { suspects, more, back }) =
                     said.of(leading.term, &leading.liveness, is_mounted, leading.elapsed())
                 {
@@ -36,7 +35,7 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
                 }
             }
             // Being unsure for a moment is not the end of a term.
-            None if coordinator.raft.view().role != "leader" => coordinator.step_down(),
+            None if !coordinator.is_leader() => coordinator.step_down(),
             None => {}
         }
     }
@@ -112,8 +111,8 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
     let mut last_tick = Instant::now();
     let mut swept = Swept::All;
     while match swept {
-        Swept::All => pause(coordinator, LOOK_INTERVAL).await,
-        Swept::Slice => !coordinator.stop.is_cancelled(),
+        Swept::All => coordinator.pause(LOOK_INTERVAL).await,
+        Swept::Slice => !coordinator.is_stopping(),
     } {
         swept = Swept::All;
         let Some(leading) = coordinator.on_duty() else { continue };
@@ -122,14 +121,14 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
             log_failure("the entry of the cluster's settings", seeded.map(drop));
             continue;
         }
-        swept = sweep(coordinator, &leading).await;
+        swept = sweep(&services, &leading).await;
         if last_tick.elapsed() < TICK_INTERVAL {
             continue;
         }
         last_tick = Instant::now();
         leading.sweep_leases();
         // The applied settings include changes whose callers gave up waiting.
-        leading.adopt(&coordinator.index.read(|applied| applied.state.settings().clone()));
+        leading.adopt(&coordinator.read(|applied| applied.state.settings().clone()));
         log_failure("a tick", coordinator.propose(&leading, Request::tick()).await);
         drop_dead_stores(coordinator, &leading).await;
     }
@@ -138,7 +137,7 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
 /// Drops stores that have been silent for `store_ttl`, counted at the earliest from when this leader began to listen.
 async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
     let now = leading.elapsed();
-    let dead: Vec<_> = coordinator.index.read(|applied| {
+    let dead: Vec<_> = coordinator.read(|applied| {
         let ttl = Duration::from_millis(applied.state.settings().store_ttl_ms);
         applied.state.mounted().filter(|(store, _)| leading.liveness.silence(*store, now) >= ttl).collect()
     });
@@ -160,13 +159,14 @@ enum Swept {
 
 /// Frees a slice of what dropped stores or a `remove_all` have left. A slice is one entry, so that no entry takes long to
 /// apply, and the other duties have their turn after each: objects may be removed faster than they are freed.
-async fn sweep(coordinator: &Coordinator, leading: &Leading) -> Swept {
-    if !coordinator.index.read(|applied| applied.state.needs_sweep()) {
+async fn sweep(services: &Services, leading: &Leading) -> Swept {
+    let coordinator = &services.coordinator;
+    if !coordinator.read(|applied| applied.state.needs_sweep()) {
         return Swept::All;
     }
     match coordinator.propose(leading, Request::sweep(SWEEP_LIMIT)).await {
         Ok(more) => {
-            coordinator.room.let_in(&coordinator.index, &leading.liveness.suspects());
+            services.objects.let_in(leading);
             if more { Swept::Slice } else { Swept::All }
         }
         Err(refusal) => {

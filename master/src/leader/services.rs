@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use mc_index::Settings;
+use mc_raft::RaftNode;
 use tokio::sync::watch;
 
 use crate::formation::Formation;
@@ -20,7 +21,9 @@ pub(crate) struct ServicesConfig {
 /// The services of one master, which share its coordinator.
 pub(crate) struct Services {
     pub(crate) coordinator: Arc<Coordinator>,
-    pub(crate) objects: Objects,
+    /// The Raft node below the coordinator.
+    pub(crate) raft: Arc<RaftNode>,
+    pub(crate) objects: Arc<Objects>,
     pub(crate) tenants: Tenants,
     pub(crate) key_values: KeyValues,
     pub(crate) stores: Arc<Stores>,
@@ -33,16 +36,18 @@ pub(crate) struct Services {
 impl Services {
     pub(crate) fn new(config: ServicesConfig) -> Self {
         let ServicesConfig { coordinator, seed, formation } = config;
+        let (raft, metrics) = (coordinator.raft.clone(), coordinator.metrics.clone());
         let coordinator = Arc::new(Coordinator::new(coordinator));
         Self {
-            objects: Objects::new(coordinator.clone()),
+            objects: Arc::new(Objects::new(coordinator.clone(), raft.index().clone(), metrics.clone())),
             tenants: Tenants::new(coordinator.clone()),
             key_values: KeyValues::new(coordinator.clone()),
             stores: Arc::new(Stores::new(coordinator.clone())),
-            members: Arc::new(Members::new(coordinator.clone(), formation.clone())),
-            configuration: Configuration::new(coordinator.clone(), formation, seed),
+            members: Arc::new(Members::new(coordinator.clone(), raft.clone(), metrics, formation.clone())),
+            configuration: Configuration::new(coordinator.clone(), raft.clone(), formation, seed),
             addresses: watch::Sender::default(),
             coordinator,
+            raft,
         }
     }
 }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::leader::members::MemberState;
 use crate::leader::services::Services;
-use crate::leader::term::pause;
 use crate::leader::term::{KnownLeader, Leading};
 
 /// Time between two looks at the members. A master that moves is told to the watchers that much later.
@@ -57,7 +56,7 @@ fn watchers_spread(watchers: usize) -> Duration {
 /// Tells all watchers when members come, go or move, until this master stops. They have to know the others' addresses
 /// before the next one moves.
 pub(crate) async fn tell_of_members(services: Arc<Services>) {
-    while pause(&services.coordinator, MEMBERS_INTERVAL).await {
+    while services.coordinator.pause(MEMBERS_INTERVAL).await {
         let now = client_addresses(&services);
         services.addresses.send_if_modified(|told| {
             let changed = *told != now;
@@ -68,7 +67,7 @@ pub(crate) async fn tell_of_members(services: Arc<Services>) {
 }
 
 fn client_addresses(services: &Services) -> Vec<String> {
-    let members = services.coordinator.index.read(MemberState::of);
+    let members = services.coordinator.read(MemberState::of);
     members.into_iter().map(|member| member.addresses.client).collect()
 }
 
@@ -103,7 +102,7 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
     let (events, stream) = mpsc::channel(2);
     tokio::spawn(async move {
         let coordinator = &services.coordinator;
-        let mut leader = coordinator.raft.leadership();
+        let mut leader = services.raft.leadership();
         let mut changes = (!leader_only).then(|| services.stores.changes());
         let mut members = services.addresses.subscribe();
         let mut told = Told::default();
@@ -120,10 +119,10 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
                     changes.borrow_and_update();
                     // Every watcher of an unsure leader would ask for a quorum of its own. So ask only under the policy
                     // that has no other way to tell.
-                    let ask = patient && coordinator.index.read_policy() == ReadPolicy::ReadIndex;
+                    let ask = patient && coordinator.read_policy() == ReadPolicy::ReadIndex;
                     let leading = if ask { coordinator.lead_soon().await } else { coordinator.lead_now() };
                     // A leader that is unsure at this moment has more to say shortly.
-                    unsure = leading.is_none() && coordinator.raft.view().role == "leader";
+                    unsure = leading.is_none() && coordinator.is_leader();
                     leading
                 }
             };
@@ -152,7 +151,7 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
                 changed = members.changed() => if changed.is_ok() { true } else { return },
                 () = tokio::time::sleep(if unsure { UNSURE_INTERVAL.max(pause) } else { WATCH_INTERVAL }) => true,
                 () = events.closed() => return,
-                () = coordinator.stop.cancelled() => return,
+                () = coordinator.stopped() => return,
             };
         }
     });

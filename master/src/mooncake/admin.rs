@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use super::answers::{UNAVAILABLE_IN_CURRENT_MODE, failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
 use super::tenant::{index_name, text};
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Refusal, Removed, Services};
 
 /// Mooncake's number for a job that it does not know.

@@ -11,8 +11,7 @@ use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Refusal, Services};
 
 /// Longest time until a request is answered. Mooncake's transfer engine waits for 3 s, once.
@@ -100,13 +99,11 @@ where
             return Ok((StatusCode::MISDIRECTED_REQUEST, format!("{refusal}\n")).into_response());
         }
         let why = match services.coordinator.leader_http() {
-            Some(leader) => {
-                match asked.forward(api, &leader, size, services.coordinator.raft.timing(), end).await {
-                    Ok(response) => return Ok(room.with(response).await),
-                    Err(Missing::Unknown(why)) => return Err(why),
-                    Err(Missing::Again(why)) => format!("{why}: try again shortly"),
-                }
-            }
+            Some(leader) => match asked.forward(api, &leader, size, services.raft.timing(), end).await {
+                Ok(response) => return Ok(room.with(response).await),
+                Err(Missing::Unknown(why)) => return Err(why),
+                Err(Missing::Again(why)) => format!("{why}: try again shortly"),
+            },
             None => services.coordinator.not_leader().to_string(),
         };
         if Instant::now() + 2 * PAUSE >= end {

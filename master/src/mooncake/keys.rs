@@ -14,8 +14,7 @@ use tokio::task::yield_now;
 
 use super::answers::{TEXT, bad_request, failure, or_unavailable};
 use super::forward::{Asked, NEXT, on_leader};
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Described, Refusal, Services};
 
 /// Tenant of keys that are asked for without one.

@@ -13,8 +13,7 @@ use mc_types::Code;
 use serde::Deserialize;
 
 use super::forward::{Asked, on_leader};
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Refusal, Services, SetFirst};
 
 /// Part of the keys under which Mooncake's transfer engines have their addresses.

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::{failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
 use super::tenant::{index_name, shown_name};
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Refusal, Services, TenantState};
 
 /// Most tenants in an answer.
@@ -53,7 +52,7 @@ impl Snapshot {
     fn new(TenantState { view, quota }: &TenantState, services: &Services) -> Self {
         let charged_bytes = view.usage.all().bytes;
         let name = String::from_utf8_lossy(view.name.as_bytes());
-        let is_served = services.coordinator.index.read(|applied| applied.state.is_served(&name));
+        let is_served = services.coordinator.read(|applied| applied.state.is_served(&name));
         Self {
             tenant_id: shown_name(view.name.as_bytes()),
             requested_quota_bytes: view.registered.unwrap_or_default().bytes,
@@ -124,7 +123,7 @@ async fn list(services: &Services) -> Result<Response, Refusal> {
 async fn find(services: &Services, tenant: &str) -> Result<Option<TenantState>, Refusal> {
     services.coordinator.lead().await?;
     let name = TenantName::new(index_name(tenant).as_bytes());
-    Ok(services.coordinator.index.read(|applied| {
+    Ok(services.coordinator.read(|applied| {
         let found = applied.state.tenants().find(|view: &TenantView| view.name == name);
         found.map(|view| TenantState { view, quota: applied.state.quota(&name) })
     }))

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answers::{TEXT, failure, invalid, or_unavailable};
 use super::forward::{Asked, on_leader};
-use crate::api::AnswerSize;
-use crate::api::Api;
+use crate::api::{AnswerSize, Api};
 use crate::leader::{Leading, Refusal, Services};
 
 /// A mounted segment as Mooncake shows it.
@@ -86,7 +85,7 @@ fn segments_in(index: &Index, leading: &Leading) -> Vec<Segment> {
 
 async fn mounted(services: Arc<Services>) -> Result<Vec<Segment>, Refusal> {
     let leading = services.coordinator.lead().await?;
-    Ok(services.coordinator.index.read(|applied| segments_in(&applied.state, &leading)))
+    Ok(services.coordinator.read(|applied| segments_in(&applied.state, &leading)))
 }
 
 /// `/get_all_segments`: the name of each segment that can be read, one a line.

@@ -28,7 +28,7 @@ impl RuntimeState {
     pub(super) fn of(api: &Api) -> Self {
         let Some(services) = api.services() else { return Self::Starting };
         let coordinator = &services.coordinator;
-        match coordinator.raft.view().role {
+        match services.raft.view().role {
             "leader" if coordinator.on_duty().is_some() => Self::Serving,
             "leader" => Self::LeaderWarmup,
             "candidate" => Self::Candidate,

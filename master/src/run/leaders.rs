@@ -3,15 +3,15 @@ use std::time::Duration;
 use mc_raft::Leadership;
 
 use super::tasks::Life;
-use crate::leader::Coordinator;
+use crate::leader::Services;
 
 /// Time without a leader after which this master logs a warning: no election takes that long.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
 impl Life {
     /// Logs each new leader, and warns when there is none for [`LEADERLESS`].
-    pub(super) async fn report_leaders(&self, coordinator: &Coordinator) {
-        let mut leadership = coordinator.raft.leadership();
+    pub(super) async fn report_leaders(&self, services: &Services) {
+        let mut leadership = services.raft.leadership();
         let mut said = None;
         let mut warned = false;
         loop {
@@ -28,7 +28,11 @@ impl Life {
                 None => match tokio::time::timeout(LEADERLESS, leadership.changed()).await {
                     Ok(_) => continue,
                     Err(_) => {
-                        tracing::warn!(term, "waiting: {}", coordinator.look(None, |look| look.waiting_for));
+                        tracing::warn!(
+                            term,
+                            "waiting: {}",
+                            services.coordinator.look(None, |look| look.waiting_for)
+                        );
                         warned = true;
                     }
                 },

@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_durable::DirectoryLock;
-use mc_process::{config::Loaded, metrics::Registry};
+use mc_process::config::Loaded;
+use mc_process::metrics::Registry;
 use mc_raft::RaftNode;
 use mc_types::{ClusterId, NodeId};
 use tokio::sync::watch;
@@ -16,11 +17,8 @@ use super::listeners::{Listeners, listen};
 use super::log::Log;
 use super::tasks::{CLOSE, Life};
 use crate::api::Api;
-use crate::config::system_resolver;
-use crate::config::{MasterArgs, MasterConfigError};
-use crate::data_dir::Identity;
-use crate::data_dir::departed;
-use crate::data_dir::rescue;
+use crate::config::{MasterArgs, MasterConfigError, system_resolver};
+use crate::data_dir::{Identity, departed, rescue};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationService, Plan};
 use crate::metrics::MasterMetrics;
 
@@ -121,7 +119,7 @@ impl Master {
 
     /// Calls `look` with this master's Raft node; `None` until the master takes part in a cluster.
     pub fn with_raft<R>(&self, look: impl FnOnce(&RaftNode) -> R) -> Option<R> {
-        self.api.services().map(|services| look(&services.coordinator.raft))
+        self.api.services().map(|services| look(&services.raft))
     }
 
     /// Returns the addresses of the bound ports.
@@ -148,7 +146,7 @@ impl Master {
     pub async fn stop(self) {
         let services = self.api.services();
         if let Some(services) = &services {
-            let raft = &services.coordinator.raft;
+            let raft = &services.raft;
             if let Some(shown) = &self.ephemeral {
                 // Before anything else: leaders that have heard this do not hand over to this master.
                 shown.retire();
@@ -157,7 +155,7 @@ impl Master {
             hand_over(raft).await;
             if self.ephemeral.is_some() {
                 match tokio::time::timeout(LEAVE, leave(raft)).await {
-                    Ok(true) => self.mark(services.coordinator.cluster).await,
+                    Ok(true) => self.mark(services.coordinator.cluster()).await,
                     Ok(false) => tracing::info!(
                         "this master stops as it is, with its data: the others would be too few without its vote, or it \
                          has none"

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_index::Settings;
-use mc_process::{config::Loaded, config::Origin};
+use mc_process::config::{Loaded, Origin};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::MasterArgs;
-use crate::config::SETTINGS;
+use crate::config::{MasterArgs, SETTINGS};
 use crate::leader::Coordinator;
 
 /// Interval at which to check whether the settings are known.

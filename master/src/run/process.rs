@@ -10,10 +10,8 @@ use clap::CommandFactory as _;
 use mc_durable::FileSystem;
 use mc_log::{self, OnSled};
 use mc_net::TcpNetwork;
-use mc_process::{
-    config::{self, Loaded},
-    telemetry,
-};
+use mc_process::config::{self, Loaded};
+use mc_process::telemetry;
 use mc_types::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};

@@ -21,8 +21,8 @@ use crate::data_dir::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
 use crate::leader::{
-    Coordinator, CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members,
-    keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors, tell_of_members,
+    CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members, keep_room,
+    leave_to_a_better_disk, leave_to_a_master_with_descriptors, tell_of_members,
 };
 use crate::metrics::MasterMetrics;
 
@@ -60,7 +60,7 @@ impl Life {
                 cluster,
                 newcomer,
                 synced: args.log_sync == LogSync::Fdatasync,
-                raft,
+                raft: Arc::new(raft),
                 clock: environment.clock.clone(),
                 disk: disk.clone(),
                 metrics: self.metrics.clone(),
@@ -73,23 +73,26 @@ impl Life {
             seed: args.settings(),
             formation: self.formation.clone(),
         }));
-        let coordinator = services.coordinator.clone();
-        self.watch_disk(disk, coordinator.clone(), log.clone());
-        self.tasks.spawn(overruled::warn(self.config.clone(), coordinator.clone(), self.stop.clone()));
+        self.watch_disk(disk, services.raft.clone(), log.clone());
+        self.tasks.spawn(overruled::warn(
+            self.config.clone(),
+            services.coordinator.clone(),
+            self.stop.clone(),
+        ));
         self.api.open(services.clone());
         self.tasks.spawn(duties::watch_stores(services.clone()));
         self.tasks.spawn(duties::keep_the_log_going(services.clone()));
-        self.tasks.spawn(keep_room(coordinator.clone()));
+        self.tasks.spawn(keep_room(services.objects.clone()));
         self.tasks.spawn(keep_members(services.members.clone()));
         self.tasks.spawn(tell_of_members(services.clone()));
-        self.tasks.spawn(leave_to_a_better_disk(coordinator.clone()));
-        self.tasks.spawn(leave_to_a_master_with_descriptors(coordinator.clone(), spare));
-        self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
+        self.tasks.spawn(leave_to_a_better_disk(services.members.clone()));
+        self.tasks.spawn(leave_to_a_master_with_descriptors(services.members.clone(), spare));
+        self.tasks.spawn(note_formed(self.formation.service(), services.raft.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
-        let outcome = self.watch_over(&coordinator, &log).await;
+        let outcome = self.watch_over(&services, &log).await;
         let closed = async {
-            coordinator.raft.shutdown().await;
+            services.raft.shutdown().await;
             log.close().await;
         };
         if tokio::time::timeout(CLOSE, closed).await.is_err() {
@@ -143,37 +146,36 @@ impl Life {
 
     /// Watches the disk. Calls may be let in before the first look is done: a leader that has just started need not
     /// know the result yet.
-    fn watch_disk(&self, disk: Arc<DataDisk>, coordinator: Arc<Coordinator>, log: LogStore) {
-        let holdings =
-            move || Holdings { snapshot: coordinator.raft.snapshot_bytes(), log: log.stats().unpurged_bytes };
+    fn watch_disk(&self, disk: Arc<DataDisk>, raft: Arc<RaftNode>, log: LogStore) {
+        let holdings = move || Holdings { snapshot: raft.snapshot_bytes(), log: log.stats().unpurged_bytes };
         self.tasks.spawn(disk.keep_watch(holdings, self.metrics.clone(), self.stop.clone()));
     }
 
     /// Runs beside Raft until the end. Returns an error unless the end was asked for.
-    async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
+    async fn watch_over(&self, services: &Services, log: &LogStore) -> Result<(), StartError> {
         let view = || {
-            let mut members = coordinator.raft.members();
+            let mut members = services.raft.members();
             if members.is_empty() {
                 // Raft reports the members only once its core runs; the index has them from the start.
-                members = coordinator.index.read(|applied| {
+                members = services.coordinator.read(|applied| {
                     let nodes = applied.membership.membership().nodes();
                     nodes.map(|(node, addresses)| (*node, addresses.clone())).collect()
                 });
             }
-            ClusterView { members, led: coordinator.raft.leadership().borrow().leader.is_some() }
+            ClusterView { members, led: services.raft.leadership().borrow().leader.is_some() }
         };
         tokio::select! {
             // Raft stops if the log fails, and only the log knows why. So the log is asked first.
             biased;
             () = self.stop.cancelled() => Ok(()),
             failure = log.failed() => Err(StartError::Failed(failure.to_string())),
-            failure = coordinator.raft.stopped() => {
+            failure = services.raft.stopped() => {
                 if self.stop.is_cancelled() { Ok(()) } else { Err(StartError::Failed(failure)) }
             }
-            never = self.formation.follow(coordinator.raft.addresses(), view) => match never {
+            never = self.formation.follow(services.raft.addresses(), view) => match never {
                 Err(error) => Err(error.into()),
             },
-            () = self.report_leaders(coordinator) => Ok(()),
+            () = self.report_leaders(services) => Ok(()),
         }
     }
 
@@ -198,12 +200,8 @@ impl Life {
 
 /// Records that this master holds Raft state once there is a leader. At the next start, an empty log is then known to
 /// be a lost one.
-async fn note_formed(
-    formation: Arc<FormationService>,
-    coordinator: Arc<Coordinator>,
-    stop: CancellationToken,
-) {
-    let mut leadership = coordinator.raft.leadership();
+async fn note_formed(formation: Arc<FormationService>, raft: Arc<RaftNode>, stop: CancellationToken) {
+    let mut leadership = raft.leadership();
     let noted = async {
         if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
             return;

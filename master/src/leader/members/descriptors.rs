@@ -12,8 +12,7 @@ use mc_types::NodeId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::leader::term::Coordinator;
-use crate::leader::term::pause;
+use super::Members;
 
 /// Descriptors without which a master is out of them: one for a snapshot or a file of the log, and one for a connection.
 /// The ports' shares leave more than that, also of a limit of 64 (`ports`): a master of three takes 27 besides them.
@@ -46,21 +45,18 @@ impl SpareDescriptors {
 }
 
 /// Watches the descriptors until this master stops.
-pub(crate) async fn leave_to_a_master_with_descriptors(
-    coordinator: Arc<Coordinator>,
-    spare: Arc<SpareDescriptors>,
-) {
+pub(crate) async fn leave_to_a_master_with_descriptors(members: Arc<Members>, spare: Arc<SpareDescriptors>) {
     let mut watch = Watch::default();
-    while pause(&coordinator, LOOK_INTERVAL).await {
-        let leader = coordinator.raft.leadership().borrow().leader.as_ref().map(|(node, _)| *node);
-        let lacking = if spare.are_there() { None } else { coordinator.raft.roster() };
+    while members.coordinator.pause(LOOK_INTERVAL).await {
+        let leader = members.raft.leadership().borrow().leader.as_ref().map(|(node, _)| *node);
+        let lacking = if spare.are_there() { None } else { members.raft.roster() };
         let Some(node) = watch.look(Instant::now(), leader, lacking.as_ref()) else { continue };
         tracing::warn!(
             "this master is out of descriptors: handing over to {node}, which has some. Raise the limit on open files \
              (LimitNOFILE, ulimit -n), and look who uses them: ls -l /proc/{}/fd",
             std::process::id()
         );
-        if let Err(why) = coordinator.hand_over(Some(node)).await {
+        if let Err(why) = members.coordinator.hand_over(Some(node)).await {
             tracing::warn!("the hand-over was not confirmed: {why}");
         }
     }

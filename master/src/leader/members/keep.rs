@@ -26,13 +26,8 @@ pub(crate) async fn keep_members(members: Arc<Members>) {
         voters: SeenVoters::default(),
         said: String::new(),
     };
-    loop {
-        tokio::select! {
-            () = keeper.members.coordinator.stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK_INTERVAL) => {}
-        }
-        let voters =
-            keeper.members.coordinator.index.read(|applied| applied.membership.voter_ids().collect());
+    while keeper.members.coordinator.pause(LOOK_INTERVAL).await {
+        let voters = keeper.members.coordinator.read(|applied| applied.membership.voter_ids().collect());
         keeper.voters.see(voters);
         let Some(leading) = keeper.members.coordinator.on_duty() else { continue };
         if keeper.term != leading.term {
@@ -65,10 +60,10 @@ impl Keeper {
     async fn look(&mut self) -> Result<(), ChangeError> {
         self.record_moved().await?;
         // A roster of an older term says nothing about silence in this one.
-        let roster = self.members.coordinator.raft.roster().filter(|roster| roster.term == self.term);
+        let roster = self.members.raft.roster().filter(|roster| roster.term == self.term);
         let Some(roster) = roster else { return Ok(()) };
         let step = next_step(&roster, self.since, self.voters.changed);
-        let version = self.members.coordinator.index.read(|applied| applied.state.cluster_version());
+        let version = self.members.coordinator.read(|applied| applied.state.cluster_version());
         match step.filter(|step| step.is_known_to(version)) {
             Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
             Some(Step::Promote(node)) => {
@@ -155,7 +150,7 @@ impl Keeper {
 
     /// Records the addresses of masters that were found elsewhere than the membership says.
     async fn record_moved(&self) -> Result<(), ChangeError> {
-        for (node, addresses) in self.members.coordinator.raft.record_moved().await? {
+        for (node, addresses) in self.members.raft.record_moved().await? {
             tracing::info!(%node, raft = addresses.raft, client = addresses.client, "recorded a master's new addresses");
         }
         Ok(())
@@ -169,7 +164,7 @@ impl Keeper {
     }
 
     async fn change(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
-        self.members.coordinator.raft.change_members(roster, change).await
+        self.members.raft.change_members(roster, change).await
     }
 
     fn made(&self, made: Result<(), ChangeError>, kind: MemberChange, what: &str) -> Result<(), ChangeError> {

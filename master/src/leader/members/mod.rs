@@ -31,18 +31,17 @@ use std::time::Duration;
 
 use mc_log::MasterNode;
 use mc_proto::{VERSIONS, common_version};
-use mc_raft::{Applied, Change, ChangeError, Member, Roster};
+use mc_raft::{Applied, Change, ChangeError, Member, RaftNode, Roster};
 use mc_types::{HostPort, NodeId};
 
-pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
-pub(crate) use keep::keep_members;
-pub(crate) use slow_disk::leave_to_a_better_disk;
-
-use self::decide::{removal, settled};
 use crate::config::DEFAULT_RAFT_PORT;
 use crate::formation::{Answer, Formation};
 use crate::leader::term::{Coordinator, Refusal};
-use crate::metrics::MemberChange;
+use crate::metrics::{MasterMetrics, MemberChange};
+use decide::{removal, settled};
+pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
+pub(crate) use keep::keep_members;
+pub(crate) use slow_disk::leave_to_a_better_disk;
 
 /// Age of a term at which its leader has heard from every member that is up.
 const HEARD_FROM_ALL: Duration = Duration::from_secs(1);
@@ -84,20 +83,27 @@ impl MemberState {
 /// Serves and changes the cluster's members.
 pub(crate) struct Members {
     coordinator: Arc<Coordinator>,
+    raft: Arc<RaftNode>,
+    metrics: Arc<MasterMetrics>,
     /// Asks other masters for their identity.
     formation: Arc<Formation>,
 }
 
 impl Members {
-    pub(crate) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>) -> Self {
-        Self { coordinator, formation }
+    pub(crate) fn new(
+        coordinator: Arc<Coordinator>,
+        raft: Arc<RaftNode>,
+        metrics: Arc<MasterMetrics>,
+        formation: Arc<Formation>,
+    ) -> Self {
+        Self { coordinator, raft, metrics, formation }
     }
 
     /// Returns the members and how well they follow.
     pub(crate) async fn list(&self) -> Result<Vec<MemberState>, Refusal> {
         self.coordinator.lead().await?;
-        let mut members = self.coordinator.index.read(MemberState::of);
-        let roster = self.coordinator.raft.roster();
+        let mut members = self.coordinator.read(MemberState::of);
+        let roster = self.raft.roster();
         let seen =
             |member: &Member| Seen { lag: member.lag, silent: member.heard.map(|heard| heard.elapsed()) };
         for member in &mut members {
@@ -121,28 +127,27 @@ impl Members {
         let roster = self.settled_roster()?;
         if !roster.members.contains_key(&node) {
             self.check_newcomer(&raft, &there).await?;
-            let made =
-                self.coordinator.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
+            let made = self.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
             let what = format!(
                 "the master at {raft}, {node}, is taken in: it copies the index, then it gets a vote"
             );
             self.note_change(&made, MemberChange::Learner, &what);
             made.map_err(|error| self.change_refused(error))?;
         }
-        let members = self.coordinator.index.read(MemberState::of);
+        let members = self.coordinator.read(MemberState::of);
         Ok(members.into_iter().find(|member| member.node == node))
     }
 
     /// Checks that the node that answered at `raft` may become a member.
     async fn check_newcomer(&self, raft: &HostPort, there: &Answer) -> Result<(), Refusal> {
-        if let Some(theirs) = there.cluster.filter(|theirs| *theirs != self.coordinator.cluster) {
+        if let Some(theirs) = there.cluster.filter(|theirs| *theirs != self.coordinator.cluster()) {
             return Err(Refusal::Invalid(format!(
                 "the master at {raft} belongs to cluster {theirs}, this is {}: stop it and empty its data directory first",
-                self.coordinator.cluster
+                self.coordinator.cluster()
             )));
         }
         let (versions, at) =
-            (&there.versions, self.coordinator.index.read(|applied| applied.state.cluster_version()));
+            (&there.versions, self.coordinator.read(|applied| applied.state.cluster_version()));
         if common_version(VERSIONS, versions.clone()).is_none() || there.cluster_version_max < at {
             return Err(Refusal::Invalid(format!(
                 "the master at {raft} ({}) speaks protocol versions {versions:?} and supports cluster version {}, the \
@@ -187,7 +192,7 @@ impl Members {
             self.coordinator.hand_over(None).await?;
             return Err(self.coordinator.not_leader());
         }
-        let made = self.coordinator.raft.change_members(&roster, change).await;
+        let made = self.raft.change_members(&roster, change).await;
         self.note_change(
             &made,
             MemberChange::Removed,
@@ -199,7 +204,7 @@ impl Members {
 
     /// Returns the members, unless a change of them is under way or this leader was removed.
     fn settled_roster(&self) -> Result<Roster, Refusal> {
-        settled(self.coordinator.raft.roster().ok_or_else(|| self.coordinator.not_leader())?)
+        settled(self.raft.roster().ok_or_else(|| self.coordinator.not_leader())?)
     }
 
     async fn who_is_at(&self, raft: &str) -> Result<(HostPort, Answer), String> {
@@ -221,7 +226,7 @@ impl Members {
     fn note_change(&self, made: &Result<(), ChangeError>, kind: MemberChange, what: &str) {
         if made.is_ok() {
             tracing::info!("{what}");
-            self.coordinator.metrics.member_changed(kind);
+            self.metrics.member_changed(kind);
         }
     }
 }

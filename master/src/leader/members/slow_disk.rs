@@ -12,8 +12,7 @@ use mc_raft::Roster;
 use mc_types::NodeId;
 use tokio::time::Instant;
 
-use crate::leader::term::Coordinator;
-use crate::leader::term::pause;
+use super::Members;
 
 /// Time between two looks at the disks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -29,14 +28,13 @@ const WELL: Duration = Duration::from_millis(50);
 const NEXT_TRY: Duration = Duration::from_secs(30);
 
 /// Watches the disks until this master stops; does nothing while it does not lead.
-pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
+pub(crate) async fn leave_to_a_better_disk(members: Arc<Members>) {
     let mut not_before = Instant::now();
-    while pause(&coordinator, LOOK_INTERVAL).await {
-        if coordinator.on_duty().is_none() || Instant::now() < not_before {
+    while members.coordinator.pause(LOOK_INTERVAL).await {
+        if members.coordinator.on_duty().is_none() || Instant::now() < not_before {
             continue;
         }
-        let (Some(own), Some(roster)) = (coordinator.raft.sync_pace().now(), coordinator.raft.roster())
-        else {
+        let (Some(own), Some(roster)) = (members.raft.sync_pace().now(), members.raft.roster()) else {
             continue;
         };
         let Some((node, theirs)) = successor(own, &roster) else { continue };
@@ -45,8 +43,8 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
             own.median.as_millis(),
             theirs.as_millis()
         );
-        coordinator.metrics.slow_disk_handovers.increment(1);
-        if let Err(why) = coordinator.hand_over(Some(node)).await {
+        members.metrics.slow_disk_handovers.increment(1);
+        if let Err(why) = members.coordinator.hand_over(Some(node)).await {
             // With a stuck disk, this master may not learn that the hand-over succeeded.
             tracing::warn!("the hand-over was not confirmed: {why}");
             not_before = Instant::now() + NEXT_TRY;

@@ -13,12 +13,11 @@ use mc_raft::Applied;
 use mc_types::Code;
 use tokio::time::Instant;
 
+use super::Objects;
 use super::ages::Ages;
-use super::line::Scope;
-use super::line::{Line, Need, Ticket};
+use super::line::{Line, Need, Scope, Ticket};
 use super::room::{Made, free_in};
-use crate::leader::term::pause;
-use crate::leader::term::{Coordinator, Leading, Refusal};
+use crate::leader::term::{Leading, Refusal};
 use crate::metrics::EvictedFor;
 
 /// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.
@@ -73,26 +72,26 @@ pub(super) fn explain(scope: Scope, made: Made) -> &'static str {
 }
 
 /// Evicts objects until this master stops; does nothing while it does not lead.
-pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
+pub(crate) async fn keep_room(objects: Arc<Objects>) {
     let mut term: Option<Term> = None;
-    while wait_for_work(&coordinator).await {
-        match coordinator.on_duty() {
+    while wait_for_work(&objects).await {
+        match objects.coordinator.on_duty() {
             Some(leading) => {
                 let mut now = match term.take().filter(|term| Arc::ptr_eq(&term.leading, &leading)) {
                     Some(same) => same,
-                    None => Term::begin(&coordinator, leading).await,
+                    None => Term::begin(&objects, leading).await,
                 };
-                now.round(&coordinator).await;
+                now.round(&objects).await;
                 term = Some(now);
             }
             // Being unsure for a moment is not the end of a term.
-            None if coordinator.raft.view().role != "leader" => {
+            None if !objects.coordinator.is_leader() => {
                 if term.take().is_some() {
-                    coordinator.index.unfollow();
+                    objects.index.unfollow();
                 }
                 // Their next try says who leads. A later term must not evict for them.
-                if !coordinator.room.is_idle() {
-                    coordinator.room.tell(Line::end_term);
+                if !objects.room.is_idle() {
+                    objects.room.tell(Line::end_term);
                 }
             }
             None => {}
@@ -101,16 +100,16 @@ pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
 }
 
 /// Orders the objects of the index, apart from the tasks of the runtime: a large index takes seconds.
-async fn ordered(coordinator: &Coordinator) -> Evictor {
-    let state = coordinator.index.follow();
+async fn ordered(objects: &Objects) -> Evictor {
+    let state = objects.index.follow();
     mc_durable::blocking(move || Evictor::of(&state)).await.unwrap_or_default()
 }
 
 /// Waits until a put asks for room or the interval is over. Returns false if this master stops.
-async fn wait_for_work(coordinator: &Coordinator) -> bool {
+async fn wait_for_work(objects: &Objects) -> bool {
     tokio::select! {
-        () = coordinator.room.asked.notified() => !coordinator.stop.is_cancelled(),
-        goes_on = pause(coordinator, LOOK_INTERVAL) => goes_on,
+        () = objects.room.asked.notified() => !objects.coordinator.is_stopping(),
+        goes_on = objects.coordinator.pause(LOOK_INTERVAL) => goes_on,
     }
 }
 
@@ -179,21 +178,21 @@ impl Marks {
 }
 
 impl Term {
-    async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
+    async fn begin(objects: &Objects, leading: Arc<Leading>) -> Self {
         let evictor = {
-            let mut ordered = std::pin::pin!(ordered(coordinator));
+            let mut ordered = std::pin::pin!(ordered(objects));
             loop {
                 // Ordering a large index takes seconds, in which puts may find room without an eviction.
                 tokio::select! {
                     evictor = &mut ordered => break evictor,
                     () = tokio::time::sleep(LOOK_INTERVAL) => {
-                        coordinator.room.let_in(&coordinator.index, &leading.liveness.suspects());
+                        objects.let_in(&leading);
                     }
                 }
             }
         };
         let mut ages = Ages::new();
-        ages.note(leading.term, coordinator.raft.view().committed, leading.now());
+        ages.note(leading.term, objects.coordinator.committed(), leading.now());
         Self {
             evictor,
             ages,
@@ -211,12 +210,12 @@ impl Term {
     /// Brings the order up to date, and evicts down to the low watermark if the pool or a tenant is above the high one, or
     /// as much as waiting puts need. Where free bytes are in pieces that are too small for a put, objects that lie side by
     /// side are evicted first.
-    async fn round(&mut self, coordinator: &Coordinator) {
-        self.follow(coordinator).await;
-        self.note(coordinator).await;
+    async fn round(&mut self, objects: &Objects) {
+        self.follow(objects).await;
+        self.note(objects).await;
         if !self.undecided.is_empty() {
             let items = std::mem::take(&mut self.undecided);
-            if self.evict(coordinator, items, Try::Again).await == Entry::Failed {
+            if self.evict(objects, items, Try::Again).await == Entry::Failed {
                 return;
             }
         }
@@ -224,36 +223,36 @@ impl Term {
             self.looked_at = Instant::now();
             let mut tenants = self.evictor.take_touched(TENANTS_PER_LOOK);
             tenants.extend(self.above.keys());
-            let above = coordinator.index.read(|applied| tenants_in_excess(&applied.state, tenants));
+            let above = objects.index.read(|applied| tenants_in_excess(&applied.state, tenants));
             self.above = above.into_iter().collect();
         }
-        coordinator.room.let_in(&coordinator.index, &self.leading.liveness.suspects());
+        objects.let_in(&self.leading);
         // Tenants first: what they give up is room in the pool, too. The pool has its turn after a few entries.
-        if self.make_room_in_quotas(coordinator).await == Entry::Failed {
+        if self.make_room_in_quotas(objects).await == Entry::Failed {
             return;
         }
         let suspects = self.leading.liveness.suspects();
-        let (above, may_evict) = coordinator.index.read(|applied| {
+        let (above, may_evict) = objects.index.read(|applied| {
             let state = &applied.state;
             let Usage { capacity, .. } = state.usage(&suspects);
             (excess(state, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
         });
         if !may_evict {
-            coordinator.room.tell(|line| line.block(None, Blocked::InFlight, true));
+            objects.room.tell(|line| line.block(None, Blocked::InFlight, true));
             return;
         }
-        if self.clear(coordinator).await == Entry::Failed {
+        if self.clear(objects).await == Entry::Failed {
             return;
         }
-        self.make_room_in_pool(coordinator, above).await;
+        self.make_room_in_pool(objects, above).await;
     }
 
     /// Evicts objects of tenants that are above a watermark of their quota, or whose puts wait: in turn, and those of
     /// several tenants in one entry, so that many tenants don't keep each other or the pool waiting.
-    async fn make_room_in_quotas(&mut self, coordinator: &Coordinator) -> Entry {
+    async fn make_room_in_quotas(&mut self, objects: &Objects) -> Entry {
         self.reason = EvictedFor::Quota;
         let mut tenants: BTreeSet<TenantName> = self.above.keys().copied().collect();
-        tenants.extend(coordinator.room.line(|line| line.scopes().flatten().collect::<Vec<_>>()));
+        tenants.extend(objects.room.line(|line| line.scopes().flatten().collect::<Vec<_>>()));
         if tenants.is_empty() {
             return Entry::Applied;
         }
@@ -264,58 +263,53 @@ impl Term {
         for tenant in in_turn {
             if entries == ENTRIES_PER_TURN {
                 self.next_tenant = tenant;
-                coordinator.room.asked.notify_one();
+                objects.room.asked.notify_one();
                 return Entry::Applied;
             }
-            if self.choose_in_quota(coordinator, tenant, &mut batch).await == Entry::Failed {
+            if self.choose_in_quota(objects, tenant, &mut batch).await == Entry::Failed {
                 return Entry::Failed;
             }
             if batch.chosen.items.len() >= OBJECTS_PER_ENTRY {
                 entries += 1;
-                if self.evict_in_quotas(coordinator, std::mem::take(&mut batch)).await == Entry::Failed {
+                if self.evict_in_quotas(objects, std::mem::take(&mut batch)).await == Entry::Failed {
                     return Entry::Failed;
                 }
             }
         }
-        self.evict_in_quotas(coordinator, batch).await
+        self.evict_in_quotas(objects, batch).await
     }
 
     /// Adds objects of a tenant to those that the next entry evicts.
-    async fn choose_in_quota(
-        &mut self,
-        coordinator: &Coordinator,
-        tenant: TenantName,
-        batch: &mut Batch,
-    ) -> Entry {
+    async fn choose_in_quota(&mut self, objects: &Objects, tenant: TenantName, batch: &mut Batch) -> Entry {
         let scope = Some(tenant);
         let above = self.above.get(&tenant).copied().unwrap_or_default();
-        let wanted = above.max(self.needed(coordinator, scope));
+        let wanted = above.max(self.needed(objects, scope));
         if wanted.is_none() {
             self.above.remove(&tenant);
             return Entry::Applied;
         }
         if !self.evictor.has_order(&tenant)
-            && coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state))
+            && objects.index.read(|applied| self.evictor.is_outdated(&applied.state))
         {
             // It has its quota since a moment ago. The new order knows nothing of the batch, and would choose it again.
-            if self.evict_in_quotas(coordinator, std::mem::take(batch)).await == Entry::Failed {
+            if self.evict_in_quotas(objects, std::mem::take(batch)).await == Entry::Failed {
                 return Entry::Failed;
             }
-            self.evictor = ordered(coordinator).await;
+            self.evictor = ordered(objects).await;
         }
         let max = OBJECTS_PER_ENTRY.saturating_sub(batch.chosen.items.len()).max(1);
-        let chosen = self.choose(coordinator, scope, wanted, max);
+        let chosen = self.choose(objects, scope, wanted, max);
         let freed = Excess { bytes: chosen.bytes, objects: chosen.items.len() as u64 };
         match chosen.blocked {
             Some(why) if chosen.items.is_empty() => {
                 self.look_again(tenant);
-                self.block(coordinator, scope, why);
+                self.block(objects, scope, why);
             }
             Some(_) => self.look_again(tenant),
             None => {
-                if chosen.items.is_empty() && coordinator.room.line(|line| line.is_waited(scope)) {
+                if chosen.items.is_empty() && objects.room.line(|line| line.is_waited(scope)) {
                     // Others may be free: the next round goes on.
-                    coordinator.room.asked.notify_one();
+                    objects.room.asked.notify_one();
                 }
                 self.above.entry(tenant).and_modify(|above| *above = above.less(freed.bytes, freed.objects));
             }
@@ -334,36 +328,36 @@ impl Term {
         }
     }
 
-    async fn evict_in_quotas(&mut self, coordinator: &Coordinator, batch: Batch) -> Entry {
+    async fn evict_in_quotas(&mut self, objects: &Objects, batch: Batch) -> Entry {
         let Batch { chosen: Chosen { items, put_orders, bytes, .. }, freed } = batch;
         if items.is_empty() {
             return Entry::Applied;
         }
-        if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+        if self.evict(objects, items, Try::First).await == Entry::Failed {
             return Entry::Failed;
         }
-        self.count(coordinator, &put_orders, bytes);
+        self.count(objects, &put_orders, bytes);
         for (scope, freed) in freed {
-            coordinator.room.tell(|line| line.pay(scope, freed));
+            objects.room.tell(|line| line.pay(scope, freed));
         }
-        if coordinator.room.line(|line| line.scopes().any(|scope| !line.needed(scope).is_none())) {
-            coordinator.room.asked.notify_one();
+        if objects.room.line(|line| line.scopes().any(|scope| !line.needed(scope).is_none())) {
+            objects.room.asked.notify_one();
         }
-        coordinator.room.let_in(&coordinator.index, &self.leading.liveness.suspects());
-        self.follow(coordinator).await;
+        objects.let_in(&self.leading);
+        self.follow(objects).await;
         Entry::Applied
     }
 
     /// Evicts objects that lie side by side, until the first waiter fits where they were whose object fits nowhere. No
     /// other waiter tries meanwhile, so that none takes what was freed for that one.
-    async fn clear(&mut self, coordinator: &Coordinator) -> Entry {
+    async fn clear(&mut self, objects: &Objects) -> Entry {
         let suspects = self.leading.liveness.suspects();
-        let room = &coordinator.room;
+        let room = &objects.room;
         if room.is_idle() {
             return Entry::Applied;
         }
         let unfit = room.line(|line| {
-            coordinator.index.read(|applied| {
+            objects.index.read(|applied| {
                 let fit = |size| applied.state.fit_of(size, &suspects);
                 let (ticket, need, again) = line.first_unfit(|size| fit(size) == Fit::Fits)?;
                 (again || fit(need.largest) == Fit::InPieces).then_some((ticket, need))
@@ -371,7 +365,7 @@ impl Term {
         });
         let Some((ticket, need)) = unfit else { return Entry::Applied };
         room.line(|line| line.close_for(ticket));
-        match self.clear_for(coordinator, ticket, need).await {
+        match self.clear_for(objects, ticket, need).await {
             (entry, 0) => {
                 room.line(|line| line.open(ticket));
                 entry
@@ -389,34 +383,34 @@ impl Term {
     /// A place takes several entries. Its bytes are free after each, and held for the waiter by the line alone: no other
     /// call tries to start puts. Puts that were proposed before the line was closed may be placed there; another place is
     /// chosen then.
-    async fn clear_for(&mut self, coordinator: &Coordinator, ticket: Ticket, need: Need) -> (Entry, u64) {
+    async fn clear_for(&mut self, objects: &Objects, ticket: Ticket, need: Need) -> (Entry, u64) {
         self.reason = EvictedFor::Put;
         let Need { excess: Excess { bytes, .. }, largest: size } = need;
         let (mut cleared, mut spoiled) = (0, 0);
         while cleared < bytes && spoiled < SPOILED_MAX {
             let suspects = self.leading.liveness.suspects();
             let Self { leading, evictor, .. } = self;
-            let found = coordinator.index.read(|applied| {
+            let found = objects.index.read(|applied| {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
             let Some(stretch) = found else { break };
             loop {
-                if !coordinator.room.line(|line| line.waits(ticket)) {
+                if !objects.room.line(|line| line.waits(ticket)) {
                     return (Entry::Applied, cleared);
                 }
                 let Self { leading, evictor, .. } = self;
-                let slice = coordinator.index.read(|applied| {
+                let slice = objects.index.read(|applied| {
                     let (state, now) = (&applied.state, leading.now());
                     evictor.next_slice(&stretch, state, &leading.leases, now, &suspects)
                 });
-                self.wake_readers(coordinator);
+                self.wake_readers(objects);
                 match slice {
                     Slice::Chosen(Chosen { items, put_orders, bytes: freed, .. }) => {
-                        if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+                        if self.evict(objects, items, Try::First).await == Entry::Failed {
                             return (Entry::Failed, cleared);
                         }
-                        self.count(coordinator, &put_orders, freed);
-                        self.follow(coordinator).await;
+                        self.count(objects, &put_orders, freed);
+                        self.follow(objects).await;
                     }
                     Slice::Cleared => {
                         cleared += stretch.bytes() - stretch.bytes() % size;
@@ -434,10 +428,10 @@ impl Term {
 
     /// Evicts as much as is above a watermark of the pool or needed by its waiters, or as can be, within a few entries: the
     /// next round goes on.
-    async fn make_room_in_pool(&mut self, coordinator: &Coordinator, above: Excess) {
+    async fn make_room_in_pool(&mut self, objects: &Objects, above: Excess) {
         let (mut above, mut entries) = (above, 0);
         for _ in 0..CHOICES_PER_TURN {
-            let needed = self.needed(coordinator, None);
+            let needed = self.needed(objects, None);
             let wanted = above.max(needed);
             if wanted.is_none() || entries == ENTRIES_PER_TURN {
                 break;
@@ -445,44 +439,44 @@ impl Term {
             let for_puts = needed.bytes > above.bytes || needed.objects > above.objects;
             self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
             let Chosen { items, put_orders, bytes, blocked } = self.choose(
-                coordinator,
+                objects,
                 None,
                 wanted,
                 if for_puts { OBJECTS_PER_ENTRY_FOR_PUTS } else { OBJECTS_PER_ENTRY },
             );
-            let objects = items.len() as u64;
+            let count = items.len() as u64;
             if !items.is_empty() {
-                if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+                if self.evict(objects, items, Try::First).await == Entry::Failed {
                     return;
                 }
-                self.count(coordinator, &put_orders, bytes);
-                coordinator.room.tell(|line| line.pay(None, Excess { bytes, objects }));
+                self.count(objects, &put_orders, bytes);
+                objects.room.tell(|line| line.pay(None, Excess { bytes, objects: count }));
                 entries += 1;
             }
             if let Some(blocked) = blocked {
-                if objects == 0 {
-                    self.block(coordinator, None, blocked);
+                if count == 0 {
+                    self.block(objects, None, blocked);
                 }
                 return;
             }
-            above = above.less(bytes, objects);
-            self.follow(coordinator).await;
+            above = above.less(bytes, count);
+            self.follow(objects).await;
         }
-        if !self.needed(coordinator, None).is_none() {
-            coordinator.room.asked.notify_one();
+        if !self.needed(objects, None).is_none() {
+            objects.room.asked.notify_one();
         }
     }
 
     /// Returns what must be evicted in a scope for its waiters.
-    fn needed(&self, coordinator: &Coordinator, scope: Scope) -> Excess {
-        if coordinator.room.is_idle() {
+    fn needed(&self, objects: &Objects, scope: Scope) -> Excess {
+        if objects.room.is_idle() {
             return Excess::default();
         }
         match scope {
-            None => coordinator.room.line(|line| line.wanted()),
+            None => objects.room.line(|line| line.wanted()),
             Some(_) => {
-                let needed = coordinator.room.line(|line| line.needed(scope));
-                let free = coordinator.index.read(|applied| free_in(scope, &applied.state, &[]));
+                let needed = objects.room.line(|line| line.needed(scope));
+                let free = objects.index.read(|applied| free_in(scope, &applied.state, &[]));
                 needed.less(free.bytes, free.objects)
             }
         }
@@ -490,17 +484,17 @@ impl Term {
 
     /// Refuses the waiters of a scope in which nothing can be evicted. Puts in flight are objects soon, or leave their
     /// bytes, and a sweep makes room in the pool: waiters wait for those until their time is over.
-    fn block(&self, coordinator: &Coordinator, scope: Scope, why: Blocked) {
+    fn block(&self, objects: &Objects, scope: Scope, why: Blocked) {
         let has_more =
             |tenant: TenantName, applied: &Applied| applied.state.tenant_usage(&tenant).objects.count > 0;
         if why == Blocked::Empty
             && let Some(tenant) = scope
-            && coordinator.index.read(|applied| has_more(tenant, applied))
+            && objects.index.read(|applied| has_more(tenant, applied))
         {
             // They were put just now, and the order knows them in the next round.
             return;
         }
-        let patience = coordinator.index.read(|applied| {
+        let patience = objects.index.read(|applied| {
             let state = &applied.state;
             let in_flight = match scope {
                 None => state.puts_in_flight(),
@@ -508,81 +502,80 @@ impl Term {
             };
             why == Blocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
         });
-        coordinator.room.tell(|line| line.block(scope, why, patience));
+        objects.room.tell(|line| line.block(scope, why, patience));
     }
 
     /// Counts the bytes and ages of what was evicted.
-    fn count(&self, coordinator: &Coordinator, put_orders: &[u64], bytes: u64) {
-        coordinator.metrics.evicted_bytes(self.reason, bytes);
+    fn count(&self, objects: &Objects, put_orders: &[u64], bytes: u64) {
+        objects.metrics.evicted_bytes(self.reason, bytes);
         let now = self.leading.now();
         for order in put_orders {
-            coordinator.metrics.evicted_age(self.reason, self.ages.age(*order, now));
+            objects.metrics.evicted_age(self.reason, self.ages.age(*order, now));
         }
     }
 
-    async fn follow(&mut self, coordinator: &Coordinator) {
-        match coordinator.index.take_changes() {
+    async fn follow(&mut self, objects: &Objects) {
+        match objects.index.take_changes() {
             Ok(changes) => {
                 for change in &changes {
-                    coordinator.index.read(|applied| self.evictor.follow(change, &applied.state));
+                    objects.index.read(|applied| self.evictor.follow(change, &applied.state));
                 }
             }
             Err(_) => {
                 tracing::warn!("the order of eviction lost track of the index and begins again by age");
-                self.evictor = ordered(coordinator).await;
+                self.evictor = ordered(objects).await;
             }
         }
         self.leading.hits.drain(|call| self.evictor.hit(call));
-        coordinator.index.read(|applied| self.evictor.prune(&applied.state));
+        objects.index.read(|applied| self.evictor.prune(&applied.state));
     }
 
     /// Notes in the index, at intervals, which objects were reused, so that the next leader knows.
-    async fn note(&mut self, coordinator: &Coordinator) {
+    async fn note(&mut self, objects: &Objects) {
         if self.noted_at.elapsed() < NOTE_INTERVAL {
             return;
         }
         self.noted_at = Instant::now();
-        self.ages.note(self.leading.term, coordinator.raft.view().committed, self.leading.now());
+        self.ages.note(self.leading.term, objects.coordinator.committed(), self.leading.now());
         // A tenant that came just now may not have been followed yet: it is one only if it still is a second later.
         let was_outdated = std::mem::replace(
             &mut self.outdated,
-            coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state)),
+            objects.index.read(|applied| self.evictor.is_outdated(&applied.state)),
         );
         if was_outdated && self.outdated {
             tracing::info!("tenants have other quotas: the order of eviction begins again by age");
-            self.evictor = ordered(coordinator).await;
+            self.evictor = ordered(objects).await;
         }
         self.evictor.set_time(self.leading.now());
-        let notes =
-            coordinator.index.read(|applied| self.evictor.take_notes(NOTES_PER_ENTRY, &applied.state));
+        let notes = objects.index.read(|applied| self.evictor.take_notes(NOTES_PER_ENTRY, &applied.state));
         if let Some((keys, epoch, once_share)) = notes {
-            let noted = coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
+            let noted =
+                objects.coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
             if let Err(why) = noted.await {
                 tracing::debug!(%why, "reused objects were not noted");
             }
         }
     }
 
-    fn choose(&mut self, coordinator: &Coordinator, tenant: Scope, wanted: Excess, max: usize) -> Chosen {
+    fn choose(&mut self, objects: &Objects, tenant: Scope, wanted: Excess, max: usize) -> Chosen {
         let suspects = match tenant {
             None => self.leading.liveness.suspects(),
             // Bytes on suspect stores count in a quota.
             Some(_) => Default::default(),
         };
-        let Excess { bytes, objects } = wanted;
-        let want = Want { tenant, bytes, objects, max };
+        let want = Want { tenant, bytes: wanted.bytes, objects: wanted.objects, max };
         let Self { leading, evictor, .. } = self;
-        let chosen = coordinator
+        let chosen = objects
             .index
             .read(|applied| evictor.choose(want, &applied.state, &leading.leases, leading.now(), &suspects));
-        self.wake_readers(coordinator);
+        self.wake_readers(objects);
         chosen
     }
 
     /// Wakes reads that met a mark which a choice took back: no entry is going to decide it.
-    fn wake_readers(&self, coordinator: &Coordinator) {
+    fn wake_readers(&self, objects: &Objects) {
         if self.leading.leases.marks_taken_back() {
-            coordinator.room.decided();
+            objects.room.decided();
         }
     }
 
@@ -591,20 +584,20 @@ impl Term {
     ///
     /// The leader's log is in the order of its proposals. So when a later entry of this term is applied, an earlier one
     /// of unknown outcome has been applied before it or never will be: repeating the items decides them.
-    async fn evict(&mut self, coordinator: &Coordinator, items: Vec<EvictItem>, attempt: Try) -> Entry {
+    async fn evict(&mut self, objects: &Objects, items: Vec<EvictItem>, attempt: Try) -> Entry {
         let reuse_at = self.leading.evicted_until();
         let request = Request::evict(items.clone(), reuse_at);
-        let refusal = match coordinator.propose(&self.leading, request).await {
+        let refusal = match objects.coordinator.propose(&self.leading, request).await {
             Ok(codes) => {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
-                coordinator.metrics.evicted_objects(self.reason, evicted as u64);
+                objects.metrics.evicted_objects(self.reason, evicted as u64);
                 self.unmark(&items);
                 // A group that has changed since it was chosen stays.
                 let stays =
                     |(item, code): (&EvictItem, &Code)| (*code == Code::VersionChanged).then_some(*item);
                 let stay: Vec<_> = items.iter().zip(&codes).filter_map(stays).collect();
-                coordinator.index.read(|applied| self.evictor.keep(&stay, &applied.state));
-                coordinator.room.decided();
+                objects.index.read(|applied| self.evictor.keep(&stay, &applied.state));
+                objects.room.decided();
                 return Entry::Applied;
             }
             Err(refusal) => refusal,
@@ -617,8 +610,8 @@ impl Term {
             Marks::Kept => self.undecided = items,
             Marks::Lifted => {
                 self.unmark(&items);
-                coordinator.index.read(|applied| self.evictor.keep(&items, &applied.state));
-                coordinator.room.decided();
+                objects.index.read(|applied| self.evictor.keep(&items, &applied.state));
+                objects.room.decided();
             }
         }
         Entry::Failed

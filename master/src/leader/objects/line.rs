@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use mc_eviction::{Blocked, Excess};
-
 use mc_index::TenantName;
 
 /// Where room is made: in the quota of a tenant, or in the pool.

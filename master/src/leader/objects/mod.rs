@@ -20,6 +20,7 @@ use mc_index::{
     GroupId, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem,
     PutStarted, Replication, Request, StartKey, State, TenantName,
 };
+use mc_raft::SharedIndex;
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -27,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::leader::term::{Coordinator, Leading, Refusal};
-use crate::metrics::Lookups;
+use crate::metrics::{Lookups, MasterMetrics};
 use describe::Describing;
 pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
 use eviction::explain;
@@ -38,8 +39,7 @@ use line::{After, Need};
 pub(crate) use preference::{Near, Preference};
 pub(crate) use removal::Removed;
 use removal::matching_places;
-pub(crate) use room::Room;
-use room::{Made, Waiting};
+use room::{Made, Room, Waiting};
 use shortage::{Shortage, untried};
 
 /// Time for which mismatches that clients report are only counted, after one was logged.
@@ -180,16 +180,36 @@ pub(crate) struct RemoveObject {
 
 /// Serves reads, puts and removes.
 pub(crate) struct Objects {
-    pub(super) coordinator: Arc<Coordinator>,
+    coordinator: Arc<Coordinator>,
+    index: SharedIndex,
+    /// Room in the pool that evictions make.
+    room: Room,
+    metrics: Arc<MasterMetrics>,
     /// End of the time in which reported mismatches are only counted.
     mismatches_quiet_until: Mutex<Option<std::time::Instant>>,
     /// Calls that match keys against a pattern.
-    pub(super) matching: Arc<Semaphore>,
+    matching: Arc<Semaphore>,
 }
 
 impl Objects {
-    pub(crate) fn new(coordinator: Arc<Coordinator>) -> Self {
-        Self { coordinator, mismatches_quiet_until: Mutex::default(), matching: matching_places() }
+    pub(crate) fn new(
+        coordinator: Arc<Coordinator>,
+        index: SharedIndex,
+        metrics: Arc<MasterMetrics>,
+    ) -> Self {
+        Self {
+            coordinator,
+            index,
+            room: Room::new(),
+            metrics,
+            mismatches_quiet_until: Mutex::default(),
+            matching: matching_places(),
+        }
+    }
+
+    /// Lets those puts try that wait for room, if there is some for them now.
+    pub(crate) fn let_in(&self, leading: &Leading) {
+        self.room.let_in(&self.index, &leading.liveness.suspects());
     }
 
     /// Returns the size of each object that exists. Leases it as a get does, or neither leases it nor counts the call as a
@@ -203,7 +223,7 @@ impl Objects {
     ) -> Result<Vec<Result<u64, Miss>>, Refusal> {
         let leading = self.coordinator.lead().await?;
         if lease == Lease::None {
-            return Ok(self.coordinator.index.read(|applied| {
+            return Ok(self.coordinator.read(|applied| {
                 let mut sizes = Vec::with_capacity(keys.len());
                 let call = Call::new(&applied.state, &leading, tenant);
                 call.look(keys.iter().copied(), |found| sizes.push(found.map(|object| object.size)));
@@ -211,10 +231,9 @@ impl Objects {
             }));
         }
         let (found, used) = self
-            .coordinator
             .room
             .read_settled(|| {
-                self.coordinator.index.read(|applied| {
+                self.coordinator.read(|applied| {
                     let (mut found, mut used) = (Vec::with_capacity(keys.len()), Used::default());
                     let mut undecided = false;
                     for keys in apart(keys, calls) {
@@ -227,7 +246,7 @@ impl Objects {
             })
             .await;
         used.count(&leading);
-        self.coordinator.metrics.checked(lookups(&found));
+        self.metrics.checked(lookups(&found));
         Ok(found)
     }
 
@@ -243,7 +262,7 @@ impl Objects {
         let leading = self.coordinator.lead().await?;
         let locate = || {
             let expires = leading.now().after(leading.read_lease());
-            self.coordinator.index.read(|applied| {
+            self.coordinator.read(|applied| {
                 let (mut found, mut sealed) = (Vec::with_capacity(keys.len()), Vec::new());
                 let (mut used, mut undecided) = (Used::default(), false);
                 let known_from = self.coordinator.known_from(&leading, applied);
@@ -251,7 +270,7 @@ impl Objects {
                     let mut grants = Grants::after(
                         &sealed,
                         &applied.state,
-                        self.coordinator.cluster,
+                        self.coordinator.cluster(),
                         Access::Read,
                         expires,
                     );
@@ -271,9 +290,9 @@ impl Objects {
                 (((found, sealed), used), undecided)
             })
         };
-        let ((found, grants), used) = self.coordinator.room.read_settled(locate).await;
+        let ((found, grants), used) = self.room.read_settled(locate).await;
         used.count(&leading);
-        self.coordinator.metrics.got(lookups(&found));
+        self.metrics.got(lookups(&found));
         Ok(Placements { found, grants, lease: leading.read_lease() })
     }
 
@@ -286,7 +305,7 @@ impl Objects {
         let leading = self.coordinator.lead().await?;
         let mut describing = Describing::new(&leading, tenant, keys);
         // Entries are applied between two slices.
-        while self.coordinator.index.read(|applied| describing.slice(&applied.state)) {}
+        while self.coordinator.read(|applied| describing.slice(&applied.state)) {}
         Ok(describing.described)
     }
 
@@ -299,13 +318,13 @@ impl Objects {
         store: StoreId,
     ) -> Result<(), Refusal> {
         self.coordinator.lead().await?;
-        self.coordinator.metrics.mismatches_reported.increment(1);
+        self.metrics.mismatches_reported.increment(1);
         let now = std::time::Instant::now();
         let mut quiet_until = self.mismatches_quiet_until.lock();
         if quiet_until.is_none_or(|until| until <= now) {
             *quiet_until = Some(now + MISMATCHES_QUIET);
             drop(quiet_until);
-            let name = self.coordinator.index.read(|applied| {
+            let name = self.coordinator.read(|applied| {
                 applied.state.store(store).map(|store| store.name.to_owned()).unwrap_or_default()
             });
             tracing::warn!(%store, name, ?key, %version, "a client read bytes from this store that are not those that were put");
@@ -322,10 +341,7 @@ impl Objects {
         limit: usize,
     ) -> Result<KeyPage, Refusal> {
         self.coordinator.lead().await?;
-        Ok(self
-            .coordinator
-            .index
-            .read(|applied| applied.state.list(tenant, prefix, from, limit, LISTED_BYTES)))
+        Ok(self.coordinator.read(|applied| applied.state.list(tenant, prefix, from, limit, LISTED_BYTES)))
     }
 
     /// Allocates replicas for puts. A put that is still open at its deadline ends then. `calls` has the number of puts of each call;
@@ -348,7 +364,7 @@ impl Objects {
         let mut items: Vec<_> = puts.into_iter().map(item).collect();
         if *preference != Preference::default() {
             let suspects = leading.liveness.suspects();
-            let stores = self.coordinator.index.read(|applied| preference.stores(&applied.state, &suspects));
+            let stores = self.coordinator.read(|applied| preference.stores(&applied.state, &suspects));
             for item in &mut items {
                 item.preferred.extend_from_slice(&stores);
                 // An item may prefer as many stores itself; those come first.
@@ -359,11 +375,16 @@ impl Objects {
             |items: &[PutStartItem]| items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let expires: Vec<ClusterTime> = apart(&items, calls).map(latest).collect();
         let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;
-        Ok(self.coordinator.index.read(|applied| {
+        Ok(self.coordinator.read(|applied| {
             let (mut puts, mut sealed) = (Vec::with_capacity(started.len()), Vec::new());
             for (started, expires) in apart(&started, calls).zip(&expires) {
-                let mut grants =
-                    Grants::after(&sealed, &applied.state, self.coordinator.cluster, Access::Write, *expires);
+                let mut grants = Grants::after(
+                    &sealed,
+                    &applied.state,
+                    self.coordinator.cluster(),
+                    Access::Write,
+                    *expires,
+                );
                 let mut granted = |replicas: &[PlacedReplica]| {
                     replicas.iter().map(|replica| grants.add(replica)).collect::<Option<Granted>>()
                 };
@@ -393,19 +414,19 @@ impl Objects {
         items: Vec<PutStartItem>,
     ) -> Result<(Vec<PutStarted>, &'static str), Refusal> {
         let deadline = Instant::now() + wait_for(leading, &items);
-        let mut waiting = Waiting::new(&self.coordinator, leading);
+        let mut waiting = Waiting::new(self, leading);
         self.queue(&mut waiting, tenant, &items, deadline).await;
         let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
         let mut started = propose(items.clone()).await?;
         let (mut after, mut open, mut last) = (After::Progress, items.len(), None);
         loop {
             let suspects = leading.liveness.suspects();
-            let short = self.coordinator.index.read(|applied| {
+            let short = self.coordinator.read(|applied| {
                 let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
                 Shortage::of(&applied.state, &suspects, tenant, refused)
             });
             let Some((scope, need)) = short.need else {
-                self.coordinator.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
+                self.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
                 return Ok((started, short.why));
             };
             let made = match last {
@@ -428,7 +449,7 @@ impl Objects {
                 made => made,
             };
             if made != Made::Room {
-                self.coordinator.metrics.puts_refused_by_space.increment(1);
+                self.metrics.puts_refused_by_space.increment(1);
                 return Ok((started, explain(scope, made)));
             }
             after = After::Refusal;
@@ -463,8 +484,7 @@ impl Objects {
                 continue;
             }
             let suspects = waiting.suspects();
-            let need =
-                self.coordinator.index.read(|applied| untried(&applied.state, &suspects, tenant, items));
+            let need = self.coordinator.read(|applied| untried(&applied.state, &suspects, tenant, items));
             let Some((of_tenant, of_pool)) = need else { return };
             let need = match scope {
                 Some(_) => Need { excess: of_tenant, largest: 0 },

@@ -85,7 +85,7 @@ impl Objects {
         let leading = self.coordinator.lead().await?;
         let reuse_at = leading.hold_until();
         let mut proposed = Vec::new();
-        self.coordinator.index.read(|applied| {
+        self.coordinator.read(|applied| {
             for (place, item) in items.iter().enumerate() {
                 if answers[place].is_some() {
                     continue;
@@ -165,7 +165,6 @@ impl Objects {
         let leading = self.coordinator.lead().await?;
         let page = self
             .coordinator
-            .index
             .read(|applied| applied.state.list(tenant, b"", from, REMOVED_PER_ENTRY, REMOVED_BYTES));
         let (objects, next) = match pattern {
             None => (page.objects, page.next),
@@ -223,7 +222,7 @@ impl Objects {
         let mut codes = vec![Code::ObjectNotFound; keys.len()];
         let mut places = Vec::new();
         let mut items = Vec::new();
-        let store = self.coordinator.index.read(|applied| {
+        let store = self.coordinator.read(|applied| {
             let state = &applied.state;
             let store = state.stores().find(|store| is_called(store, store_name))?.store;
             for (at, key) in keys.iter().enumerate() {

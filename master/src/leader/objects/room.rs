@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
+use super::Objects;
 use super::line::{After, Line, Need, Scope, Ticket, Verdict, Wakes};
-use crate::leader::term::{Coordinator, Leading};
+use crate::leader::term::Leading;
 use crate::metrics::PutWait;
 
 /// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
@@ -139,7 +140,7 @@ pub(super) fn free_in(scope: Scope, state: &State, suspects: &[StoreId]) -> Exce
 
 /// The place of a call in the line, which it leaves when this is dropped.
 pub(super) struct Waiting<'a> {
-    coordinator: &'a Coordinator,
+    objects: &'a Objects,
     leading: &'a Leading,
     ticket: Option<Ticket>,
     scope: Option<Scope>,
@@ -148,8 +149,8 @@ pub(super) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// A call that does not wait yet.
-    pub(super) fn new(coordinator: &'a Coordinator, leading: &'a Leading) -> Self {
-        Self { coordinator, leading, ticket: None, scope: None, measured: None }
+    pub(super) fn new(objects: &'a Objects, leading: &'a Leading) -> Self {
+        Self { objects, leading, ticket: None, scope: None, measured: None }
     }
 
     /// Stores that get no puts now, sorted.
@@ -159,33 +160,33 @@ impl<'a> Waiting<'a> {
 
     /// Whether others wait in a scope, so that this call has to wait behind them.
     pub(super) fn has_to_queue(&self, scope: Scope) -> bool {
-        self.coordinator.room.is_waited(scope)
+        self.objects.room.is_waited(scope)
     }
 
     /// Waits for room in a scope until it is the call's turn to try.
     ///
     /// The call keeps its place in the line of that scope until it waits in another one, or is dropped.
     pub(super) async fn wait(&mut self, scope: Scope, need: Need, after: After, deadline: Instant) -> Made {
-        let Self { coordinator, leading, .. } = *self;
+        let Self { objects, leading, .. } = *self;
         if self.scope.is_some_and(|before| before != scope) {
             self.leave();
         }
         let suspects = leading.liveness.suspects();
         let (waker, mut told) = oneshot::channel();
-        let room = &coordinator.room;
+        let room = &objects.room;
         let ticket = room.line(|line| {
             let ticket = self.ticket.unwrap_or_else(|| line.ticket());
-            let free = coordinator.index.read(|applied| free_in(scope, &applied.state, &suspects));
+            let free = objects.index.read(|applied| free_in(scope, &applied.state, &suspects));
             line.wait(ticket, scope, need, free.bytes, after, waker);
             ticket
         });
         (self.ticket, self.scope) = (Some(ticket), Some(scope));
-        room.let_in(&coordinator.index, &suspects);
+        room.let_in(&objects.index, &suspects);
         if let Ok(verdict) = told.try_recv() {
             return Made::of(verdict);
         }
         room.asked.notify_one();
-        self.measured.get_or_insert_with(|| coordinator.metrics.put_waits());
+        self.measured.get_or_insert_with(|| objects.metrics.put_waits());
         match tokio::time::timeout_at(deadline, told).await {
             Ok(Ok(verdict)) => Made::of(verdict),
             _ => Made::Late,
@@ -196,12 +197,12 @@ impl<'a> Waiting<'a> {
     /// was freed, so that a last try may help.
     pub(super) fn end(&self) -> (Option<Blocked>, bool) {
         let (Some(ticket), Some(scope)) = (self.ticket, self.scope) else { return (None, false) };
-        self.coordinator.room.line(|line| line.end_wait(ticket, scope))
+        self.objects.room.line(|line| line.end_wait(ticket, scope))
     }
 
     fn leave(&mut self) {
         if let (Some(ticket), Some(scope)) = (self.ticket, self.scope.take()) {
-            self.coordinator.room.tell(|line| line.leave(ticket, scope));
+            self.objects.room.tell(|line| line.leave(ticket, scope));
         }
     }
 }
@@ -212,7 +213,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.scope.is_some() {
             self.leave();
-            self.coordinator.room.let_in(&self.coordinator.index, &self.leading.liveness.suspects());
+            self.objects.let_in(self.leading);
         }
     }
 }

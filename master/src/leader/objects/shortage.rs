@@ -4,8 +4,7 @@ use mc_eviction::Excess;
 use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName, Usage};
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
-use super::line::Need;
-use super::line::Scope;
+use super::line::{Need, Scope};
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mc_index::{CLUSTER_VERSION, Request, Settings};
+use mc_raft::RaftNode;
 use mc_types::{HostPort, NodeId};
 use tokio::sync::Mutex;
 
@@ -22,6 +23,7 @@ pub(crate) struct Replicated {
 /// Serves and changes the replicated settings and the cluster version.
 pub(crate) struct Configuration {
     coordinator: Arc<Coordinator>,
+    raft: Arc<RaftNode>,
     formation: Arc<Formation>,
     /// Settings from this master's flags. A new cluster takes those of its first leader.
     seed: Settings,
@@ -30,8 +32,13 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    pub(crate) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>, seed: Settings) -> Self {
-        Self { coordinator, formation, seed, changing: Mutex::default() }
+    pub(crate) fn new(
+        coordinator: Arc<Coordinator>,
+        raft: Arc<RaftNode>,
+        formation: Arc<Formation>,
+        seed: Settings,
+    ) -> Self {
+        Self { coordinator, raft, formation, seed, changing: Mutex::default() }
     }
 
     pub(crate) async fn get(&self) -> Result<Replicated, Refusal> {
@@ -127,10 +134,10 @@ impl Configuration {
 
     /// Highest cluster version that each member's build supports. Fails unless every member answers.
     async fn supported_versions(&self) -> Result<BTreeMap<NodeId, u32>, Refusal> {
-        let mut supported = BTreeMap::from([(self.coordinator.raft.node_id(), CLUSTER_VERSION)]);
-        for (node, addresses) in self.coordinator.raft.members() {
+        let mut supported = BTreeMap::from([(self.raft.node_id(), CLUSTER_VERSION)]);
+        for (node, addresses) in self.raft.members() {
             // At a reserved address there is no build. The next one there is looked at before it is taken in.
-            if node == self.coordinator.raft.node_id() || addresses.is_reserved() {
+            if node == self.raft.node_id() || addresses.is_reserved() {
                 continue;
             }
             let raft = &addresses.raft;
@@ -155,7 +162,7 @@ impl Configuration {
     }
 
     fn replicated(&self) -> Replicated {
-        self.coordinator.index.read(|applied| Replicated {
+        self.coordinator.read(|applied| Replicated {
             settings: applied.state.settings().clone(),
             version: applied.state.cluster_version(),
         })

@@ -37,7 +37,7 @@ impl KeyValues {
     /// Returns the value of an entry; `None` if there is none.
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Refusal> {
         self.coordinator.lead().await?;
-        Ok(self.coordinator.index.read(|applied| applied.state.key_value(key).map(<[u8]>::to_vec)))
+        Ok(self.coordinator.read(|applied| applied.state.key_value(key).map(<[u8]>::to_vec)))
     }
 
     /// Sets an entry, or removes it without a value. Answers as [`mc_index::Op::SetKeyValue`] does.

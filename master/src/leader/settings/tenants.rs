@@ -29,7 +29,7 @@ impl Tenants {
         limit: usize,
     ) -> Result<(Vec<TenantState>, bool), Refusal> {
         self.coordinator.lead().await?;
-        Ok(self.coordinator.index.read(|applied| {
+        Ok(self.coordinator.read(|applied| {
             let state = &applied.state;
             let is_after = |view: &TenantView| after.is_none_or(|after| view.name.as_bytes() > after);
             let mut views = state.tenants().filter(is_after);

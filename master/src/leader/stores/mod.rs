@@ -7,8 +7,7 @@ use mc_index::{MountStore, Request};
 use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
-use crate::leader::term::StoreState;
-use crate::leader::term::{Coordinator, Leading, Refusal, TransportUse};
+use crate::leader::term::{Coordinator, Leading, Refusal, StoreState, TransportUse};
 
 /// Serves stores and reports changes of their liveness.
 pub(crate) struct Stores {
@@ -73,7 +72,7 @@ impl Stores {
                 )));
             }
         }
-        let heartbeat_ms = self.coordinator.index.read(|applied| applied.state.settings().store_heartbeat_ms);
+        let heartbeat_ms = self.coordinator.read(|applied| applied.state.settings().store_heartbeat_ms);
         // The store may have been suspect under its previous epoch.
         leading.liveness.mounted(store, leading.elapsed());
         self.refresh_suspect(&leading, store);
@@ -84,7 +83,7 @@ impl Stores {
     /// Refuses a second live process with the same store id (a copied data directory): the two would take each other's
     /// memory away in turns.
     fn refuse_impostor(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
-        let known = self.coordinator.index.read(|applied| {
+        let known = self.coordinator.read(|applied| {
             let store = applied.state.store(mount.store)?;
             Some((store.epoch, store.name.to_owned(), store.endpoints.to_vec()))
         });
@@ -110,7 +109,7 @@ impl Stores {
     pub(crate) async fn unmount(&self, store: StoreId, epoch: SegmentEpoch) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
         let mounted =
-            || self.coordinator.index.read(|applied| applied.state.store(store).map(|mounted| mounted.epoch));
+            || self.coordinator.read(|applied| applied.state.store(store).map(|mounted| mounted.epoch));
         let was_mounted = mounted() == Some(epoch);
         self.coordinator.propose(&leading, Request::drop_store(store, epoch)).await?;
         // A duplicate of a live store, which was refused, unmounts an epoch that was never mounted.
@@ -136,7 +135,6 @@ impl Stores {
         }
         let stores = self
             .coordinator
-            .index
             .read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
         leading.transports.keep(&stores.iter().copied().collect());
         if leading.liveness.refresh(stores.into_iter(), leading.elapsed()) {
@@ -148,7 +146,7 @@ impl Stores {
     /// thousand streams that change at once cost a thousand looks, not a million.
     fn refresh_suspect(&self, leading: &Leading, store: StoreId) {
         // A store that is no longer mounted is not suspect either.
-        let mounted = || self.coordinator.index.read(|applied| applied.state.mounted_epoch(store).is_some());
+        let mounted = || self.coordinator.read(|applied| applied.state.mounted_epoch(store).is_some());
         let changed = self.coordinator.is_on_duty(leading)
             && mounted()
             && leading.liveness.look_at(store, leading.elapsed());
@@ -173,7 +171,7 @@ impl Session {
         transports: Vec<TransportUse>,
     ) -> Result<Beat, Refusal> {
         let leading = self.stores.coordinator.lead().await?;
-        let (mounted, dead) = self.stores.coordinator.index.read(|applied| {
+        let (mounted, dead) = self.stores.coordinator.read(|applied| {
             let mounted = applied.state.mounted_epoch(store) == Some(epoch);
             (mounted, !mounted && applied.state.epoch_is_dead(store, epoch))
         });
@@ -206,8 +204,7 @@ impl Session {
     /// the stream would make the whole fleet reconnect at once; a store that gets no answers looks for another leader
     /// anyway.
     pub(crate) fn may_lead_on(&self, refusal: &Refusal) -> bool {
-        matches!(refusal, Refusal::NotLeader { leader: None, .. })
-            && self.stores.coordinator.raft.view().role == "leader"
+        matches!(refusal, Refusal::NotLeader { leader: None, .. }) && self.stores.coordinator.is_leader()
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{Command, Request, Settings, allocation_order, known_from};
+use mc_index::{Command, ReadPolicy, Request, Settings, allocation_order, known_from};
 use mc_log::{LogId, Proposal};
 use mc_raft::{
     Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
@@ -15,7 +15,6 @@ use super::admission::{Admission, Unwritten};
 use super::readiness::Condition;
 use super::{KnownLeader, Leading, Refusal};
 use crate::data_dir::DataDisk;
-use crate::leader::objects::Room;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
 
 /// Longest wait for a proposal. A client's own deadline is usually shorter.
@@ -34,7 +33,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) newcomer: bool,
     /// Whether the log syncs entries. If it does not, a loss of power can take the end of it from a majority.
     pub(crate) synced: bool,
-    pub(crate) raft: RaftNode,
+    pub(crate) raft: Arc<RaftNode>,
     pub(crate) clock: Clock,
     pub(crate) disk: Arc<DataDisk>,
     pub(crate) metrics: Arc<MasterMetrics>,
@@ -57,22 +56,20 @@ pub(crate) struct Look<'a> {
 
 /// The replicated index, the way to change it, and the soft state of the term that this master leads, if any.
 pub(crate) struct Coordinator {
-    pub(crate) cluster: ClusterId,
+    cluster: ClusterId,
     newcomer: bool,
     synced: bool,
-    pub(crate) raft: RaftNode,
-    pub(crate) index: SharedIndex,
-    pub(crate) metrics: Arc<MasterMetrics>,
+    raft: Arc<RaftNode>,
+    index: SharedIndex,
+    metrics: Arc<MasterMetrics>,
     clock: Clock,
     disk: Arc<DataDisk>,
     leading: ArcSwapOption<Leading>,
     /// Held while `leading` is replaced, so that one term has one soft state.
     begin: Mutex<()>,
     admission: Admission,
-    /// Room in the pool that evictions make.
-    pub(crate) room: Room,
-    /// Ends open streams with this master.
-    pub(crate) stop: CancellationToken,
+    /// Ends with this master.
+    stop: CancellationToken,
 }
 
 /// Returns the lowest order that an allocation after `last` can have.
@@ -99,9 +96,51 @@ impl Coordinator {
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             admission: Admission::new(unwritten),
-            room: Room::new(),
             stop,
         }
+    }
+
+    /// The cluster that this master belongs to.
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Passes the index, as far as it is applied here, to `look`. The lock is not recursive: `look` must not read it again.
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&Applied) -> R) -> R {
+        self.index.read(look)
+    }
+
+    /// How a read makes sure that this master still leads.
+    pub(crate) fn read_policy(&self) -> ReadPolicy {
+        self.index.read_policy()
+    }
+
+    /// Index of the last entry that this master knows to be committed.
+    pub(crate) fn committed(&self) -> u64 {
+        self.raft.view().committed
+    }
+
+    /// Whether this master takes itself for the leader. It may be unsure at this moment: see [`Self::on_duty`].
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.view().role == "leader"
+    }
+
+    /// Sleeps for `span`; returns false if this master stops meanwhile.
+    pub(crate) async fn pause(&self, span: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(span) => true,
+        }
+    }
+
+    /// Waits until this master stops.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Whether this master stops.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
     }
 
     /// Returns the soft state of the term that this master leads, after checking that it still leads.
@@ -132,7 +171,7 @@ impl Coordinator {
         if let Some(leading) = self.lead_now() {
             return Some(leading);
         }
-        if self.raft.view().role != "leader" {
+        if !self.is_leader() {
             return None;
         }
         tokio::time::timeout(A_MOMENT, self.lead()).await.ok()?.ok()
@@ -362,14 +401,6 @@ impl Coordinator {
     /// Number of read leases that the current soft state remembers.
     pub(crate) fn read_leases(&self) -> usize {
         self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())
-    }
-}
-
-/// Sleeps for `span`; returns false if this master stops meanwhile.
-pub(crate) async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
-    tokio::select! {
-        () = coordinator.stop.cancelled() => false,
-        () = tokio::time::sleep(span) => true,
     }
 }
 

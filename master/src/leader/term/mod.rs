@@ -14,7 +14,7 @@ mod transports;
 
 #[cfg(test)]
 pub(crate) use admission::Unwritten;
-pub(crate) use coordinator::{Coordinator, CoordinatorConfig, Look, pause};
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig, Look};
 pub(crate) use known_leader::KnownLeader;
 pub(crate) use leading::Leading;
 pub(crate) use liveness::{LOOK_INTERVAL, Liveness, News, StoreState};

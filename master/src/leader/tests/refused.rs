@@ -12,10 +12,10 @@ use mc_raft::{RaftTiming, SnapshotLimits};
 use mc_tests::until;
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::upgrade::services;
-use crate::leader::Lease;
-use crate::leader::keep_room;
+use crate::leader::{Lease, keep_room};
 
 /// Objects that fill the pool, of which a few are to be evicted.
 const OBJECTS: u64 = 100;
@@ -78,12 +78,13 @@ async fn objects_whose_eviction_is_refused_are_read_and_evicted_later() {
         }
     };
     let dir = tempfile::tempdir().unwrap();
-    let leader = services(pool.take(leads), &dir, Box::new(behind));
-    let objects = || leader.coordinator.index.read(|applied| applied.state.objects());
+    let stop = CancellationToken::new();
+    let leader = services(pool.take(leads), &dir, Box::new(behind), stop.clone());
+    let objects = || leader.coordinator.read(|applied| applied.state.objects());
     assert_eq!(objects(), OBJECTS);
 
     // When it proposes to evict some of them, and a reader waits for the outcome.
-    let room = tokio::spawn(keep_room(leader.coordinator.clone()));
+    let room = tokio::spawn(keep_room(leader.objects.clone()));
     until("objects are chosen", async || proposed.load(Ordering::Relaxed) > 0).await;
     let keys: Vec<_> = (0..OBJECTS).map(key).collect();
     let (keys, all): (Vec<&[u8]>, _) = (keys.iter().map(|key| &key[..]).collect(), vec![Ok(64); keys.len()]);
@@ -106,6 +107,6 @@ async fn objects_whose_eviction_is_refused_are_read_and_evicted_later() {
     // And they go once the disk takes entries again.
     unwritten.store(0, Ordering::Relaxed);
     until("the pool is below its watermark", async || objects() <= OBJECTS * 95 / 100).await;
-    leader.coordinator.stop.cancel();
+    stop.cancel();
     room.await.unwrap();
 }

@@ -17,8 +17,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::system_resolver;
-use crate::data_dir::DataDisk;
-use crate::data_dir::Identity;
+use crate::data_dir::{DataDisk, Identity};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::leader::term::Unwritten;
 use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
@@ -49,15 +48,15 @@ impl Upgraded {
         pool.converge(last).await;
         let leads = pool.leader().await;
         let dir = tempfile::tempdir().unwrap();
-        let leader = services(pool.take(leads), &dir, Box::new(|| 0));
+        let leader = services(pool.take(leads), &dir, Box::new(|| 0), CancellationToken::new());
         let this = Self { pool, leader, _dir: dir };
         this.assert_version(version).await;
         this
     }
 
     async fn assert_version(&self, version: u32) {
-        assert_eq!(self.leader.coordinator.index.read(|applied| applied.state.cluster_version()), version);
-        let last = self.leader.coordinator.index.read(|applied| applied.last_applied).unwrap();
+        assert_eq!(self.leader.coordinator.read(|applied| applied.state.cluster_version()), version);
+        let last = self.leader.coordinator.read(|applied| applied.last_applied).unwrap();
         self.pool.converge(last).await;
         for at in self.pool.running() {
             let node = self.pool.node(at);
@@ -67,7 +66,7 @@ impl Upgraded {
 
     async fn assert_seeded(&self) {
         let coordinator = &self.leader.coordinator;
-        let read_lease = coordinator.index.read(|applied| applied.state.settings().read_lease_ms);
+        let read_lease = coordinator.read(|applied| applied.state.settings().read_lease_ms);
         assert_eq!(read_lease, READ_LEASE_MS, "nobody seeds them later");
         let leading = coordinator.lead().await.unwrap();
         assert_eq!(leading.read_lease(), Duration::from_millis(READ_LEASE_MS), "the leader goes by them");
@@ -82,7 +81,12 @@ impl Upgraded {
 }
 
 /// Services that answer calls; unlike a whole master they do nothing unasked, so the version stays as it is.
-pub(super) fn services(raft: RaftNode, dir: &TempDir, unwritten: Unwritten) -> Services {
+pub(super) fn services(
+    raft: RaftNode,
+    dir: &TempDir,
+    unwritten: Unwritten,
+    stop: CancellationToken,
+) -> Services {
     let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bound = BoundAddresses { raft: nowhere, client: nowhere, http: nowhere };
@@ -97,12 +101,12 @@ pub(super) fn services(raft: RaftNode, dir: &TempDir, unwritten: Unwritten) -> S
             cluster: CLUSTER,
             newcomer: false,
             synced: true,
-            raft,
+            raft: Arc::new(raft),
             clock: Clock::monotonic(),
             unwritten,
             disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
             metrics: Arc::new(MasterMetrics::new(Registry::new())),
-            stop: CancellationToken::new(),
+            stop,
         },
         seed: Settings { read_lease_ms: READ_LEASE_MS, ..Settings::default() },
         formation: Arc::new(Formation::new(identity, true, formation)),
@@ -116,7 +120,7 @@ async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
     assert_eq!(reply, (BEFORE, CLUSTER_VERSION));
     masters.assert_version(CLUSTER_VERSION).await;
 
-    let last = || masters.leader.coordinator.index.read(|applied| applied.last_applied);
+    let last = || masters.leader.coordinator.read(|applied| applied.last_applied);
     let raised = last();
     let reply = masters.leader.configuration.finish_upgrade().await.unwrap();
     assert_eq!(reply, (CLUSTER_VERSION, CLUSTER_VERSION));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mc_eviction::{Evictor, Leases, OBJECTS_PER_ENTRY, Want};
+use mc_eviction::{EvictionGoal, Evictor, Leases, OBJECTS_PER_ENTRY};
 use mc_index::{
     Change, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Settings, Stamp, State,
 };
@@ -172,7 +172,8 @@ impl Leader {
         let begun = Instant::now();
         let mut left = objects as usize;
         while left > 0 {
-            let want = Want { tenant: None, bytes: u64::MAX, objects: 0, max: left.min(OBJECTS_PER_ENTRY) };
+            let want =
+                EvictionGoal { tenant: None, bytes: u64::MAX, objects: 0, max: left.min(OBJECTS_PER_ENTRY) };
             let state = self.state.read();
             let choosing = Instant::now();
             let chosen = self.evictor.choose(want, &state, &self.leases, ClusterTime(1), &[]);

@@ -3,22 +3,23 @@ mod clearing;
 mod orders;
 mod pins;
 
-pub use clearing::Slice;
+pub use clearing::ClearingStep;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
-    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, UnitOf, reuse_epoch,
+    Change, EvictItem, EvictionUnit, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName,
+    reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 use smallvec::SmallVec;
 
 use super::grow::Table;
 use super::leases::Leases;
-use super::policy::{Policy, Turn, Unit};
+use super::policy::{Policy, Unit, VictimQueue};
 use aside::Aside;
-use orders::{Class, Orders, Scope};
+use orders::{Class, OrderScope, Orders};
 use pins::SoftPins;
 
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
@@ -56,7 +57,7 @@ const AHEAD_MAX: usize = 32;
 
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct EvictionGoal {
     /// Tenant whose objects are to go; `None` for those of all.
     pub tenant: Option<TenantName>,
     /// Bytes to free, at least.
@@ -69,7 +70,7 @@ pub struct Want {
 
 /// Objects chosen for one eviction. Their versions are marked in the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
+pub struct Victims {
     /// The objects.
     pub items: Vec<EvictItem>,
     /// Order of the put of each (see [`mc_index::allocation_order`]).
@@ -77,16 +78,16 @@ pub struct Chosen {
     /// Bytes that their replicas free on the stores that count.
     pub bytes: u64,
     /// Why fewer were chosen than wanted, if that is not for the number of objects.
-    pub blocked: Option<Blocked>,
+    pub blocked: Option<EvictionBlocked>,
 }
 
-impl Chosen {
+impl Victims {
     fn add(&mut self, object: &HashedObject) {
         self.items.push(EvictItem { key: object.key, version: object.version });
         self.put_orders.push(object.put_order);
     }
 
-    fn is_enough(&self, want: &Want) -> bool {
+    fn is_enough(&self, want: &EvictionGoal) -> bool {
         let enough = self.bytes >= want.bytes && self.items.len() as u64 >= want.objects;
         enough || self.items.len() >= want.max
     }
@@ -94,7 +95,7 @@ impl Chosen {
 
 /// Why no more objects can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocked {
+pub enum EvictionBlocked {
     /// No object is left.
     Empty,
     /// The next candidates are leased by readers, or lie on stores that do not count.
@@ -116,7 +117,7 @@ pub enum Blocked {
 #[derive(Debug, Default)]
 pub struct Evictor {
     orders: Orders,
-    units: Table<Place>,
+    units: Table<UnitPosition>,
     /// Order and unit to check next against the index.
     prune_from: (usize, usize),
     /// Epoch of reuse now (see [`mc_index::reuse_epoch`]).
@@ -149,7 +150,7 @@ struct Tracked {
 
 /// Where a unit is.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct UnitPosition {
     order: u32,
     unit: Unit,
 }
@@ -256,7 +257,7 @@ impl Evictor {
     ///
     /// After a change of limits that [`Self::is_outdated`] has not looked at, older units of a tenant without an order may be
     /// in the common one. Its further units join those, so that the tenant is found to need an order with all of them.
-    fn order_of(&mut self, unit: UnitOf, state: &State) -> usize {
+    fn order_of(&mut self, unit: EvictionUnit, state: &State) -> usize {
         let is_stale = self.limits != state.limits_changed() && !self.has_order(&unit.tenant);
         if is_stale || !state.has_quota(&unit.tenant) {
             return 0;
@@ -265,15 +266,15 @@ impl Evictor {
     }
 
     /// Adds a unit as the most recent one of its queue.
-    fn restore(&mut self, it: Tracked, of: UnitOf, state: &State) {
+    fn restore(&mut self, it: Tracked, of: EvictionUnit, state: &State) {
         let (order, call) = (self.order_of(of, state), self.orders.call());
         let is_reused = it.noted > 0;
         let unit = self.orders.change(order, |policy| policy.restore(it.hash.to_u64(), is_reused, call, it));
         self.add(it.hash, order, unit);
     }
 
-    fn find(&self, hash: KeyHash) -> Option<Place> {
-        let is_it = |place: &Place| tracked(&self.orders, *place).is_some_and(|it| it.hash == hash);
+    fn find(&self, hash: KeyHash) -> Option<UnitPosition> {
+        let is_it = |place: &UnitPosition| tracked(&self.orders, *place).is_some_and(|it| it.hash == hash);
         self.units.find(hash.to_u64(), is_it).copied()
     }
 
@@ -283,20 +284,20 @@ impl Evictor {
 
     fn add(&mut self, hash: KeyHash, order: usize, unit: Unit) {
         let orders = &self.orders;
-        let hash_of = |place: &Place| tracked(orders, *place).map_or(0, |it| it.hash.to_u64());
-        let place = Place { order: u32::try_from(order).unwrap_or_default(), unit };
+        let hash_of = |place: &UnitPosition| tracked(orders, *place).map_or(0, |it| it.hash.to_u64());
+        let place = UnitPosition { order: u32::try_from(order).unwrap_or_default(), unit };
         self.units.insert(hash.to_u64(), place, hash_of);
     }
 
-    fn forget(&mut self, hash: KeyHash) -> Option<Place> {
+    fn forget(&mut self, hash: KeyHash) -> Option<UnitPosition> {
         self.soft_pins.forget(hash);
         let orders = &self.orders;
-        let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
+        let is_it = |place: &UnitPosition| tracked(orders, *place).is_some_and(|it| it.hash == hash);
         self.units.take(hash.to_u64(), is_it)
     }
 
     /// Changes the order that a unit is in.
-    fn change<R>(&mut self, place: Place, change: impl FnOnce(&mut Policy<Tracked>) -> R) -> R {
+    fn change<R>(&mut self, place: UnitPosition, change: impl FnOnce(&mut Policy<Tracked>) -> R) -> R {
         self.orders.change(place.order as usize, change)
     }
 
@@ -347,7 +348,7 @@ impl Evictor {
                 let tracked = Tracked { hash, is_group: group.is_some(), noted: 0 };
                 let unit = self.orders.change(order, |policy| policy.insert(hash.to_u64(), call, tracked));
                 self.add(hash, order, unit);
-                Place { order: u32::try_from(order).unwrap_or_default(), unit }
+                UnitPosition { order: u32::try_from(order).unwrap_or_default(), unit }
             }
         };
         if let Some(of) = of.filter(|_| place.order > 0) {
@@ -365,7 +366,7 @@ impl Evictor {
         self.orders.begin_call();
         // All are looked up first, so that the look-ups wait for memory together. One that is not found has just been evicted
         // or removed.
-        let used: Vec<Place> = units.iter().rev().filter_map(|unit| self.find(*unit)).collect();
+        let used: Vec<UnitPosition> = units.iter().rev().filter_map(|unit| self.find(*unit)).collect();
         self.orders.hit(used.iter().map(|place| (place.order as usize, place.unit)));
         for place in used {
             self.note(place);
@@ -373,7 +374,7 @@ impl Evictor {
     }
 
     /// Lets a reused unit be noted in the index, once in an epoch.
-    fn note(&mut self, place: Place) {
+    fn note(&mut self, place: UnitPosition) {
         if self.to_note.len() >= NOTES_MAX {
             return;
         }
@@ -393,21 +394,21 @@ impl Evictor {
     /// again. After four of them for each victim, and 64 more, the choice stops, so that its cost depends on the number of
     /// victims alone. A pin is looked up when its unit becomes a candidate, at most 1,024 times in
     /// one choice, and as many units are dropped whose objects are gone. If such a limit is reached, less than wanted may be
-    /// chosen, or nothing, and `blocked` is `None`: the next choice goes on. [`Blocked::Leased`] means that all without a pin
+    /// chosen, or nothing, and `blocked` is `None`: the next choice goes on. [`EvictionBlocked::Leased`] means that all without a pin
     /// were passed over, by this choice and those before it for the same tenant or for the pool.
     pub fn choose(
         &mut self,
-        want: Want,
+        want: EvictionGoal,
         state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Chosen {
+    ) -> Victims {
         self.end_soft_pins(now);
         self.end_hard_pins(HARD_PINS_PER_CHOICE, state);
         let scope = want.tenant.and_then(|tenant| self.orders.of(&tenant));
         if want.tenant.is_some() && scope.is_none() {
-            return Chosen { blocked: Some(Blocked::Empty), ..Chosen::default() };
+            return Victims { blocked: Some(EvictionBlocked::Empty), ..Victims::default() };
         }
         self.look_aside(scope, state, without);
         let chosen = self.choose_in(scope, want, state, leases, now, without);
@@ -417,15 +418,15 @@ impl Evictor {
 
     fn choose_in(
         &mut self,
-        scope: Scope,
-        want: Want,
+        scope: OrderScope,
+        want: EvictionGoal,
         state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Chosen {
-        let mut chosen = Chosen::default();
-        let mut ahead: HashMap<usize, Ahead> = HashMap::new();
+    ) -> Victims {
+        let mut chosen = Victims::default();
+        let mut ahead: HashMap<usize, Prefetched> = HashMap::new();
         let mut leased = false;
         for class in [Class::Unpinned, Class::Soft] {
             let (mut looks, mut pins, mut gone) = (0, 0, 0);
@@ -447,20 +448,23 @@ impl Evictor {
                 }
                 let Some(order) = self.orders.next(scope, class) else { break };
                 // All of one queue may be leased while the other has victims: those that stay give way to it.
-                let turn =
-                    if self.orders.stayed(order).is_multiple_of(2) { Turn::ByShare } else { Turn::Other };
+                let turn = if self.orders.stayed(order).is_multiple_of(2) {
+                    VictimQueue::ByShare
+                } else {
+                    VictimQueue::Other
+                };
                 let Some((place, it)) = self.candidate(order, class, turn) else { break };
-                ahead.entry(order).or_default().pass(|units| self.touch(place, units, state));
-                let found = Found::of(it, state);
+                ahead.entry(order).or_default().pass(|units| self.prefetch(place, units, state));
+                let found = UnitObjects::of(it, state);
                 if self.take_out_pinned(place, it, class, &found, now) {
                     pins += 1;
                     continue;
                 }
                 let tried = self.try_evict(place, it, found, &mut chosen, leases, now, without);
                 match tried {
-                    Tried::Chosen => {}
-                    Tried::Gone => gone += 1,
-                    Tried::Leased | Tried::Aside => {
+                    CandidateOutcome::Chosen => {}
+                    CandidateOutcome::Gone => gone += 1,
+                    CandidateOutcome::Leased | CandidateOutcome::Aside => {
                         looks += 1;
                         self.orders.stay(order);
                     }
@@ -468,10 +472,10 @@ impl Evictor {
                 if class == Class::Unpinned {
                     let passed_over = self.orders.passed_over(scope);
                     match tried {
-                        Tried::Chosen | Tried::Gone => *passed_over = 0,
-                        Tried::Leased => *passed_over += 1,
+                        CandidateOutcome::Chosen | CandidateOutcome::Gone => *passed_over = 0,
+                        CandidateOutcome::Leased => *passed_over += 1,
                         // It is no candidate any more, so that fewer are left to pass over.
-                        Tried::Aside => {}
+                        CandidateOutcome::Aside => {}
                     }
                 }
             }
@@ -480,9 +484,9 @@ impl Evictor {
             return chosen;
         }
         chosen.blocked = Some(match leased || self.orders.has_aside(scope) {
-            true => Blocked::Leased,
-            false if self.orders.has_hard(scope) => Blocked::Pinned,
-            false => Blocked::Empty,
+            true => EvictionBlocked::Leased,
+            false if self.orders.has_hard(scope) => EvictionBlocked::Pinned,
+            false => EvictionBlocked::Empty,
         });
         chosen
     }
@@ -493,20 +497,20 @@ impl Evictor {
         self.orders.of(tenant).is_some()
     }
 
-    fn candidate(&self, order: usize, class: Class, turn: Turn) -> Option<(Place, Tracked)> {
+    fn candidate(&self, order: usize, class: Class, turn: VictimQueue) -> Option<(UnitPosition, Tracked)> {
         let policy = self.orders.policy(order)?;
         let unit = match class {
             Class::Unpinned => policy.candidate_of(turn),
             Class::Soft => policy.soft_candidate(),
         }?;
-        Some((Place { order: u32::try_from(order).ok()?, unit }, *policy.get(unit)?))
+        Some((UnitPosition { order: u32::try_from(order).ok()?, unit }, *policy.get(unit)?))
     }
 
     /// Looks up a candidate and those that follow it, so many in all, to bring them into the processor's cache.
-    fn touch(&self, first: Place, units: usize, state: &State) {
+    fn prefetch(&self, first: UnitPosition, units: usize, state: &State) {
         if let Some(policy) = self.orders.policy(first.order as usize) {
             let next = policy.from(first.unit).take(units);
-            state.touch(next.filter(|it| !it.is_group).map(|it| it.hash));
+            state.prefetch(next.filter(|it| !it.is_group).map(|it| it.hash));
         }
     }
 
@@ -514,37 +518,37 @@ impl Evictor {
     #[expect(clippy::too_many_arguments, reason = "the parameters of a choice")]
     fn try_evict(
         &mut self,
-        place: Place,
+        place: UnitPosition,
         it: Tracked,
-        found: Found,
-        chosen: &mut Chosen,
+        found: UnitObjects,
+        chosen: &mut Victims,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Tried {
+    ) -> CandidateOutcome {
         let bytes = found.bytes_without(without);
-        let Found { objects, is_joined } = found;
+        let UnitObjects { objects, is_joined } = found;
         if !objects.is_empty() && bytes == 0 {
             self.set_aside(place);
-            return Tried::Aside;
+            return CandidateOutcome::Aside;
         }
         let is_free = || !is_joined && mark_all(leases, &objects, now);
         if !objects.is_empty() && !is_free() {
             // Counted as a use, so that the candidates of other orders have their turn.
             let call = self.orders.call();
             self.change(place, |policy| policy.defer(place.unit, call));
-            return Tried::Leased;
+            return CandidateOutcome::Leased;
         }
         self.forget(it.hash);
         if objects.is_empty() {
             // Its store was dropped, it was removed with all others, or it belongs to a group now.
             self.change(place, |policy| policy.remove(place.unit));
-            return Tried::Gone;
+            return CandidateOutcome::Gone;
         }
         self.change(place, |policy| policy.evict(place.unit));
         chosen.bytes += bytes;
         objects.iter().for_each(|object| chosen.add(object));
-        Tried::Chosen
+        CandidateOutcome::Chosen
     }
 
     /// Takes objects back into the order whose eviction was refused, as if they were seen once just now.
@@ -576,7 +580,7 @@ impl Evictor {
             };
             self.prune_from = (order, at + 1);
             let it = unit.and_then(|unit| policy.get(unit)).copied();
-            if let Some(it) = it.filter(|it| Found::of(*it, state).objects.is_empty())
+            if let Some(it) = it.filter(|it| UnitObjects::of(*it, state).objects.is_empty())
                 && let Some(place) = self.forget(it.hash)
             {
                 self.change(place, |policy| policy.remove(place.unit));
@@ -585,13 +589,13 @@ impl Evictor {
     }
 }
 
-fn tracked(orders: &Orders, place: Place) -> Option<&Tracked> {
+fn tracked(orders: &Orders, place: UnitPosition) -> Option<&Tracked> {
     orders.policy(place.order as usize)?.get(place.unit)
 }
 
 /// Outcome for a candidate that is not pinned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tried {
+enum CandidateOutcome {
     /// Its objects are to be evicted.
     Chosen,
     /// It had no objects, and was dropped.
@@ -603,13 +607,13 @@ enum Tried {
 }
 
 /// Objects of a unit, as the index has them.
-struct Found {
+struct UnitObjects {
     objects: SmallVec<[HashedObject; 1]>,
     /// Whether a put is about to join the group.
     is_joined: bool,
 }
 
-impl Found {
+impl UnitObjects {
     fn of(it: Tracked, state: &State) -> Self {
         if it.is_group {
             let GroupView { members, joining, .. } = state.group_of_unit(it.hash).unwrap_or_default();
@@ -635,14 +639,14 @@ impl Found {
 /// The look-ups of one candidate wait for memory in turn, and the processor overlaps those of several. The number grows
 /// from one, because a choice may take a single candidate of each of many orders.
 #[derive(Clone, Copy, Default)]
-struct Ahead {
+struct Prefetched {
     /// Candidates left that were looked up.
     left: usize,
     /// Number that was looked up last.
     last: usize,
 }
 
-impl Ahead {
+impl Prefetched {
     /// Passes one candidate, and looks up the next ones with it if it was not looked up.
     fn pass(&mut self, look_up: impl FnOnce(usize)) {
         if self.left == 0 {

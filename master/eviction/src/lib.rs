@@ -15,10 +15,10 @@ mod leases;
 mod policy;
 
 pub use evictor::{
-    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS,
-    Slice, Want,
+    ClearingStep, EvictionBlocked, EvictionGoal, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY,
+    OBJECTS_PER_ENTRY_FOR_PUTS, Victims,
 };
 pub use excess::{Excess, excess, tenants_in_excess};
 pub use hits::Hits;
 pub use leases::Leases;
-pub use policy::{Policy, Turn, Unit};
+pub use policy::{Policy, Unit, VictimQueue};

@@ -65,14 +65,14 @@ struct Slot<T> {
     used: u32,
     newer: u32,
     older: u32,
-    queue: Name,
+    queue: QueueName,
     /// Queue that it returns to if it is aside; else the one that it is in.
-    home: Name,
+    home: QueueName,
 }
 
 /// Queue that the next victim comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum VictimQueue {
     /// The one that holds more than its share.
     ByShare,
     /// The other one, because the candidates of the first can't be evicted now.
@@ -81,7 +81,7 @@ pub enum Turn {
 
 /// Name of a queue. The reused queue is in two parts, so that a hit near its end is recognised without a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum QueueName {
     Once,
     Reused,
     /// The oldest part of the reused queue.
@@ -94,7 +94,7 @@ enum Name {
     Aside,
 }
 
-impl Name {
+impl QueueName {
     fn is_pinned(self) -> bool {
         matches!(self, Self::Soft | Self::Hard)
     }
@@ -145,13 +145,16 @@ impl<T> Policy<T> {
     /// Number of units that are not pinned, of which the once-seen queue has its share.
     #[must_use]
     pub fn unpinned(&self) -> usize {
-        [Name::Once, Name::Reused, Name::ReusedEnd].map(|name| self.queue(name).len).into_iter().sum()
+        [QueueName::Once, QueueName::Reused, QueueName::ReusedEnd]
+            .map(|name| self.queue(name).len)
+            .into_iter()
+            .sum()
     }
 
     /// Whether there are units that are never evicted.
     #[must_use]
     pub fn has_hard(&self) -> bool {
-        self.queue(Name::Hard).len > 0
+        self.queue(QueueName::Hard).len > 0
     }
 
     /// Whether there are no units.
@@ -175,7 +178,7 @@ impl<T> Policy<T> {
     #[must_use]
     pub fn is_reused(&self, unit: Unit) -> bool {
         let slot = self.slots.get(unit.0 as usize).filter(|slot| slot.data.is_some());
-        slot.is_some_and(|slot| slot.home != Name::Once)
+        slot.is_some_and(|slot| slot.home != QueueName::Once)
     }
 
     /// Share of the once-seen queue, of 2^32; never 0.
@@ -203,16 +206,16 @@ impl<T> Policy<T> {
                 if ghost.was_once && ghost.age < self.margin() {
                     self.shift_share(true);
                 }
-                Name::Reused
+                QueueName::Reused
             }
-            None => Name::Once,
+            None => QueueName::Once,
         };
         self.add(ghost_key, call, data, queue)
     }
 
     /// Adds a unit that call number `call` used last as the most recent one of its queue, without a look at the ghosts.
     pub fn restore(&mut self, ghost_key: u64, reused: bool, call: u32, data: T) -> Unit {
-        self.add(ghost_key, call, data, if reused { Name::Reused } else { Name::Once })
+        self.add(ghost_key, call, data, if reused { QueueName::Reused } else { QueueName::Once })
     }
 
     /// Number of the last call that used a unit.
@@ -224,17 +227,17 @@ impl<T> Policy<T> {
 
     /// Takes a unit out of the order of eviction, for a hard pin, or behind all others, for a soft one.
     pub fn pin(&mut self, unit: Unit, hard: bool) {
-        self.move_to(unit, if hard { Name::Hard } else { Name::Soft });
+        self.move_to(unit, if hard { QueueName::Hard } else { QueueName::Soft });
     }
 
     /// Takes a pinned unit back into the order, as the most recent of those that were seen once.
     pub fn unpin(&mut self, unit: Unit) {
         if self.slots.get(unit.0 as usize).is_some_and(|slot| slot.home.is_pinned()) {
-            self.move_to(unit, Name::Once);
+            self.move_to(unit, QueueName::Once);
         }
     }
 
-    fn move_to(&mut self, unit: Unit, queue: Name) {
+    fn move_to(&mut self, unit: Unit, queue: QueueName) {
         if self.get(unit).is_some() {
             self.unlink(unit.0);
             self.push_newest(unit.0, queue);
@@ -249,11 +252,11 @@ impl<T> Policy<T> {
         };
         let (again, from) = (slot.used == call, slot.home);
         slot.used = call;
-        if slot.queue == Name::ReusedEnd {
+        if slot.queue == QueueName::ReusedEnd {
             self.shift_share(false);
         }
         self.unlink(unit.0);
-        self.push_newest(unit.0, if again || from.is_pinned() { from } else { Name::Reused });
+        self.push_newest(unit.0, if again || from.is_pinned() { from } else { QueueName::Reused });
         self.balance();
     }
 
@@ -273,36 +276,36 @@ impl<T> Policy<T> {
     pub fn evict(&mut self, unit: Unit) -> Option<T> {
         self.get(unit)?;
         let Slot { ghost_key, home, .. } = self.slots[unit.0 as usize];
-        self.ghosts.add(ghost_key, home == Name::Once, GHOSTS_PER_UNIT * self.len());
+        self.ghosts.add(ghost_key, home == QueueName::Once, GHOSTS_PER_UNIT * self.len());
         self.remove(unit)
     }
 
     /// Returns the next victim among the soft-pinned units.
     #[must_use]
     pub fn soft_candidate(&self) -> Option<Unit> {
-        Some(self.queue(Name::Soft).oldest).filter(|oldest| *oldest != NONE).map(Unit)
+        Some(self.queue(QueueName::Soft).oldest).filter(|oldest| *oldest != NONE).map(Unit)
     }
 
     /// Returns the hard-pinned unit that was pinned or used longest ago.
     #[must_use]
     pub fn oldest_hard(&self) -> Option<Unit> {
-        Some(self.queue(Name::Hard).oldest).filter(|oldest| *oldest != NONE).map(Unit)
+        Some(self.queue(QueueName::Hard).oldest).filter(|oldest| *oldest != NONE).map(Unit)
     }
 
     /// Returns the next victim that is not pinned.
     #[must_use]
     pub fn candidate(&self) -> Option<Unit> {
-        self.candidate_of(Turn::ByShare)
+        self.candidate_of(VictimQueue::ByShare)
     }
 
     /// Returns the next victim that is not pinned, from the queue whose turn it is.
     #[must_use]
-    pub fn candidate_of(&self, turn: Turn) -> Option<Unit> {
-        let once = self.queue(Name::Once);
+    pub fn candidate_of(&self, turn: VictimQueue) -> Option<Unit> {
+        let once = self.queue(QueueName::Once);
         let share = (self.unpinned() as u64).saturating_mul(self.once_share >> 16) >> 16;
-        let reused = [Name::ReusedEnd, Name::Reused].map(|name| self.queue(name).oldest);
+        let reused = [QueueName::ReusedEnd, QueueName::Reused].map(|name| self.queue(name).oldest);
         let reused = reused.into_iter().find(|oldest| *oldest != NONE);
-        let from_once = (once.len as u64 > share) == (turn == Turn::ByShare);
+        let from_once = (once.len as u64 > share) == (turn == VictimQueue::ByShare);
         let first = if from_once { Some(once.oldest) } else { reused };
         let unit = first.filter(|unit| *unit != NONE).or(reused).or(Some(once.oldest))?;
         (unit != NONE).then_some(Unit(unit))
@@ -323,25 +326,25 @@ impl<T> Policy<T> {
             let slot = &mut self.slots[unit.0 as usize];
             slot.used = call;
             let home = slot.home;
-            self.move_to(unit, if home == Name::ReusedEnd { Name::Reused } else { home });
+            self.move_to(unit, if home == QueueName::ReusedEnd { QueueName::Reused } else { home });
         }
     }
 
     /// Takes a unit out of its queue that would free nothing if it were evicted now.
     pub fn set_aside(&mut self, unit: Unit) {
-        self.move_to(unit, Name::Aside);
+        self.move_to(unit, QueueName::Aside);
     }
 
     /// Number of units aside.
     #[must_use]
     pub fn aside(&self) -> usize {
-        self.queue(Name::Aside).len
+        self.queue(QueueName::Aside).len
     }
 
     /// Returns the unit that was set aside last.
     #[must_use]
     pub fn newest_aside(&self) -> Option<Unit> {
-        Some(self.queue(Name::Aside).newest).filter(|newest| *newest != NONE).map(Unit)
+        Some(self.queue(QueueName::Aside).newest).filter(|newest| *newest != NONE).map(Unit)
     }
 
     /// Looks at the unit that was set aside last: takes it back to the oldest end of its queue, or puts it behind all
@@ -350,15 +353,15 @@ impl<T> Policy<T> {
         let Some(unit) = self.newest_aside() else { return };
         let back = self.get(unit).is_some_and(take_back);
         let home = match self.slots[unit.0 as usize].home {
-            Name::Reused if self.queue(Name::ReusedEnd).len > 0 => Name::ReusedEnd,
+            QueueName::Reused if self.queue(QueueName::ReusedEnd).len > 0 => QueueName::ReusedEnd,
             home => home,
         };
         self.unlink(unit.0);
-        self.push_oldest(unit.0, if back { home } else { Name::Aside });
+        self.push_oldest(unit.0, if back { home } else { QueueName::Aside });
         self.balance();
     }
 
-    fn queue(&self, name: Name) -> &Queue {
+    fn queue(&self, name: QueueName) -> &Queue {
         &self.queues[name as usize]
     }
 
@@ -377,7 +380,7 @@ impl<T> Policy<T> {
         };
     }
 
-    fn add(&mut self, ghost_key: u64, call: u32, data: T, queue: Name) -> Unit {
+    fn add(&mut self, ghost_key: u64, call: u32, data: T, queue: QueueName) -> Unit {
         let slot =
             Slot { data: Some(data), ghost_key, used: call, newer: NONE, older: NONE, queue, home: queue };
         let at = self.free;
@@ -409,7 +412,7 @@ impl<T> Policy<T> {
         self.queues[queue as usize].len -= 1;
     }
 
-    fn push_newest(&mut self, at: u32, name: Name) {
+    fn push_newest(&mut self, at: u32, name: QueueName) {
         let queue = &mut self.queues[name as usize];
         let before = std::mem::replace(&mut queue.newest, at);
         if before == NONE {
@@ -424,7 +427,7 @@ impl<T> Policy<T> {
         }
     }
 
-    fn push_oldest(&mut self, at: u32, name: Name) {
+    fn push_oldest(&mut self, at: u32, name: QueueName) {
         let queue = &mut self.queues[name as usize];
         let before = std::mem::replace(&mut queue.oldest, at);
         if before == NONE {
@@ -443,17 +446,17 @@ impl<T> Policy<T> {
     /// a length by one, so a few moves do.
     fn balance(&mut self) {
         for _ in 0..2 {
-            let reused = self.queue(Name::Reused).len + self.queue(Name::ReusedEnd).len;
+            let reused = self.queue(QueueName::Reused).len + self.queue(QueueName::ReusedEnd).len;
             let wanted = reused / MARGIN_PART;
-            let end = self.queue(Name::ReusedEnd).len;
+            let end = self.queue(QueueName::ReusedEnd).len;
             if end < wanted {
-                let at = self.queue(Name::Reused).oldest;
+                let at = self.queue(QueueName::Reused).oldest;
                 self.unlink(at);
-                self.push_newest(at, Name::ReusedEnd);
+                self.push_newest(at, QueueName::ReusedEnd);
             } else if end > wanted {
-                let at = self.queue(Name::ReusedEnd).newest;
+                let at = self.queue(QueueName::ReusedEnd).newest;
                 self.unlink(at);
-                self.push_oldest(at, Name::Reused);
+                self.push_oldest(at, QueueName::Reused);
             }
         }
     }
@@ -582,9 +585,9 @@ mod tests {
     fn units_that_are_used_twice_by_one_call_are_still_seen_once() {
         let mut cache = Cache::new(10);
         cache.call(&[1, 1, 1]);
-        assert_eq!(cache.policy.queue(Name::Once).len, 1);
+        assert_eq!(cache.policy.queue(QueueName::Once).len, 1);
         cache.call(&[1]);
-        assert_eq!(cache.policy.queue(Name::Once).len, 0);
+        assert_eq!(cache.policy.queue(QueueName::Once).len, 0);
     }
 
     #[test]
@@ -620,7 +623,7 @@ mod tests {
             cache.call(&[key]);
         }
         assert_eq!(cache.call(&[2]), 0);
-        assert!(cache.policy.queues[Name::Reused as usize].len == 1);
+        assert!(cache.policy.queues[QueueName::Reused as usize].len == 1);
     }
 
     #[test]
@@ -641,7 +644,7 @@ mod tests {
     }
 
     /// The units of a queue, newest first.
-    fn listed<T>(policy: &Policy<T>, name: Name) -> Vec<Unit> {
+    fn listed<T>(policy: &Policy<T>, name: QueueName) -> Vec<Unit> {
         let mut at = policy.queue(name).newest;
         let mut units = Vec::new();
         while let Some(slot) = policy.slots.get(at as usize) {
@@ -696,10 +699,10 @@ mod tests {
                     }
                     _ => {}
                 }
-                let listed = [Name::Once, Name::Reused, Name::ReusedEnd].map(|name| listed(&policy, name));
+                let listed = [QueueName::Once, QueueName::Reused, QueueName::ReusedEnd].map(|name| listed(&policy, name));
                 prop_assert!(listed[0].iter().eq(once.iter().map(|(unit, _)| unit)));
                 prop_assert!(listed[1].iter().chain(&listed[2]).eq(reused.iter()));
-                prop_assert_eq!(policy.queue(Name::ReusedEnd).len, reused.len() / MARGIN_PART);
+                prop_assert_eq!(policy.queue(QueueName::ReusedEnd).len, reused.len() / MARGIN_PART);
                 prop_assert_eq!(policy.len(), once.len() + reused.len());
                 prop_assert!(policy.ghosts.keys.len() <= (GHOSTS_PER_UNIT * (policy.len() + 1)).max(1));
                 prop_assert!(policy.ghosts.numbers.len() <= policy.ghosts.keys.len());

@@ -125,7 +125,7 @@ impl Groups {
     }
 
     /// Takes an object out of its group that was removed with all others, and forgets which members were lost before.
-    pub(crate) fn clear(&mut self, id: Option<GroupId>, key: KeyHash) {
+    pub(crate) fn leave_all(&mut self, id: Option<GroupId>, key: KeyHash) {
         let Some(id) = id else { return };
         self.change(id, |group| {
             take(group, key);

@@ -25,7 +25,7 @@ pub struct State {
     pub(crate) groups: Groups,
     pub(crate) key_values: KeyValues,
     /// Position in the objects from which those are to be freed that a `remove_all` has removed.
-    pub(crate) clear_from: u64,
+    pub(crate) sweep_from: u64,
     /// Share of the once-seen queue that a leader noted last, of 2^32; 0 if none did.
     pub(crate) once_share: u32,
     /// Number of changes of settings and quotas that were applied since this copy of the index began. No part of the index:
@@ -48,7 +48,7 @@ impl State {
             tenants: Tenants::new(),
             groups: Groups::new(),
             key_values: KeyValues::new(),
-            clear_from: 0,
+            sweep_from: 0,
             once_share: 0,
             limits_changed: 0,
         }
@@ -62,13 +62,13 @@ impl State {
     /// Whether the object can be seen: it has a replica in a live segment, and no `remove_all` has removed it.
     pub(crate) fn is_live(&self, object: ObjectRef<'_>) -> bool {
         object.replicas().any(|replica| self.segments.live(replica.segment).is_some())
-            && self.cleared(object).is_none()
+            && self.removal_mark(object).is_none()
     }
 
     /// Returns the mark of the `remove_all` that has removed this object, if one has.
-    pub(crate) fn cleared(&self, object: ObjectRef<'_>) -> Option<RemovalMark> {
+    pub(crate) fn removal_mark(&self, object: ObjectRef<'_>) -> Option<RemovalMark> {
         let order = || object.replicas().map(|replica| replica.index).min().unwrap_or_default();
-        self.tenants.has_marks().then(|| self.tenants.cleared(object.key, order())).flatten()
+        self.tenants.has_marks().then(|| self.tenants.removal_mark(object.key, order())).flatten()
     }
 
     /// Lists the visible members of a group.
@@ -101,14 +101,14 @@ impl State {
 
     /// Adds an object to the usage of its tenant, unless a `remove_all` has removed it.
     pub(crate) fn charge(&mut self, key: &IndexKey, object: &Object) {
-        if !self.is_cleared(key, object) {
+        if !self.is_removed(key, object) {
             self.tenants.charge(key.tenant(), |usage| usage.objects.add(object.share()));
         }
     }
 
     /// Subtracts an object from the usage of its tenant, unless a `remove_all` has done so.
     pub(crate) fn discharge(&mut self, key: &IndexKey, object: &Object) {
-        if !self.is_cleared(key, object) {
+        if !self.is_removed(key, object) {
             self.tenants.charge(key.tenant(), |usage| usage.objects.subtract(object.share()));
         }
     }
@@ -116,8 +116,8 @@ impl State {
     /// Takes an object out of its group. One without a live replica is remembered as lost.
     pub(crate) fn leave_group(&mut self, key: &IndexKey, object: &Object) {
         let is_live = |replica: &Replica| self.segments.live(replica.segment).is_some();
-        if self.is_cleared(key, object) {
-            self.groups.clear(object.group, key.hash());
+        if self.is_removed(key, object) {
+            self.groups.leave_all(object.group, key.hash());
         } else if object.replicas.iter().any(is_live) {
             self.groups.leave(object.group, key.hash());
         } else {
@@ -125,13 +125,13 @@ impl State {
         }
     }
 
-    fn is_cleared(&self, key: &IndexKey, object: &Object) -> bool {
-        self.mark_over(key, object).is_some()
+    fn is_removed(&self, key: &IndexKey, object: &Object) -> bool {
+        self.removal_mark_of(key, object).is_some()
     }
 
-    pub(crate) fn mark_over(&self, key: &IndexKey, object: &Object) -> Option<RemovalMark> {
+    pub(crate) fn removal_mark_of(&self, key: &IndexKey, object: &Object) -> Option<RemovalMark> {
         let order = object.replicas.iter().map(|replica| replica.index).min().unwrap_or_default();
-        self.tenants.cleared(key.bytes(), order)
+        self.tenants.removal_mark(key.bytes(), order)
     }
 }
 

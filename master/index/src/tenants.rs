@@ -83,12 +83,12 @@ pub(crate) struct Tenant {
     /// Its own quota, if it is registered.
     pub(crate) quota: Option<Quota>,
     pub(crate) usage: TenantUsage,
-    pub(crate) cleared: Option<RemovalMark>,
+    pub(crate) removed: Option<RemovalMark>,
 }
 
 impl Tenant {
     fn is_unused(&self) -> bool {
-        self.quota.is_none() && self.usage == TenantUsage::default() && self.cleared.is_none()
+        self.quota.is_none() && self.usage == TenantUsage::default() && self.removed.is_none()
     }
 }
 
@@ -158,8 +158,8 @@ impl Tenants {
     }
 
     fn count(&mut self, before: &Tenant, after: &Tenant) {
-        self.marked += usize::from(after.cleared.is_some());
-        self.marked -= usize::from(before.cleared.is_some());
+        self.marked += usize::from(after.removed.is_some());
+        self.marked -= usize::from(before.removed.is_some());
         self.registered += usize::from(after.quota.is_some());
         self.registered -= usize::from(before.quota.is_some());
         self.total.objects.add(after.usage.objects);
@@ -173,12 +173,12 @@ impl Tenants {
     }
 
     /// Makes the objects of a tenant that were allocated before `mark` invisible, and returns their number.
-    pub(crate) fn clear(&mut self, name: TenantName, mark: RemovalMark) -> u64 {
+    pub(crate) fn mark_removed(&mut self, name: TenantName, mark: RemovalMark) -> u64 {
         self.change(name, |tenant| {
             let objects = std::mem::take(&mut tenant.usage.objects).count;
             if objects > 0 {
-                let earlier = tenant.cleared.map_or(ClusterTime(0), |earlier| earlier.reuse_at);
-                tenant.cleared = Some(RemovalMark { reuse_at: mark.reuse_at.max(earlier), ..mark });
+                let earlier = tenant.removed.map_or(ClusterTime(0), |earlier| earlier.reuse_at);
+                tenant.removed = Some(RemovalMark { reuse_at: mark.reuse_at.max(earlier), ..mark });
             }
             objects
         })
@@ -186,15 +186,15 @@ impl Tenants {
 
     /// Restores the mark of a snapshot.
     pub(crate) fn mark(&mut self, name: TenantName, mark: RemovalMark) {
-        self.change(name, |tenant| tenant.cleared = Some(mark));
+        self.change(name, |tenant| tenant.removed = Some(mark));
     }
 
     /// Returns the mark that makes an object of this index key and allocation order invisible, if there is one.
-    pub(crate) fn cleared(&self, index_key: &[u8], order: u64) -> Option<RemovalMark> {
+    pub(crate) fn removal_mark(&self, index_key: &[u8], order: u64) -> Option<RemovalMark> {
         if self.marked == 0 {
             return None;
         }
-        let mark = self.get(&TenantName::of_index_key(index_key))?.cleared?;
+        let mark = self.get(&TenantName::of_index_key(index_key))?.removed?;
         (order < mark.before).then_some(mark)
     }
 
@@ -205,10 +205,10 @@ impl Tenants {
 
     /// Forgets all marks, once no object is left that one of them made invisible.
     pub(crate) fn forget_marks(&mut self) {
-        let marked = self.iter().filter(|(_, tenant)| tenant.cleared.is_some());
+        let marked = self.iter().filter(|(_, tenant)| tenant.removed.is_some());
         let names: Vec<TenantName> = marked.map(|(name, _)| *name).collect();
         for name in names {
-            self.change(name, |tenant| tenant.cleared = None);
+            self.change(name, |tenant| tenant.removed = None);
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use mc_index::State;
 use mc_types::StoreId;
 
-use super::orders::Scope;
-use super::{Evictor, Found, Place, Tracked};
+use super::orders::OrderScope;
+use super::{Evictor, Tracked, UnitObjects, UnitPosition};
 
 /// Maximum number of units aside that one choice looks at, once other stores count.
 const LOOKS_PER_CHOICE: usize = 1024;
@@ -22,7 +22,7 @@ pub(super) struct Aside {
 }
 
 impl Evictor {
-    pub(super) fn set_aside(&mut self, place: Place) {
+    pub(super) fn set_aside(&mut self, place: UnitPosition) {
         self.change(place, |policy| policy.set_aside(place.unit));
         // It is looked at before the others: one more look, so that the last of these gets its own.
         if let Some(left) = self.aside.left.get_mut(&(place.order as usize)) {
@@ -31,7 +31,7 @@ impl Evictor {
     }
 
     /// Takes units back into their order that would free bytes now, a slice at each choice.
-    pub(super) fn look_aside(&mut self, scope: Scope, state: &State, without: &[StoreId]) {
+    pub(super) fn look_aside(&mut self, scope: OrderScope, state: &State, without: &[StoreId]) {
         if let Some(order) = scope {
             // All stores count in a quota.
             self.orders.change(order, |policy| {
@@ -53,7 +53,7 @@ impl Evictor {
             }
             // One whose objects are gone is dropped when it is a candidate.
             let takes_back = |it: &Tracked| {
-                let found = Found::of(*it, state);
+                let found = UnitObjects::of(*it, state);
                 found.objects.is_empty() || found.bytes_without(without) > 0
             };
             self.orders.change(order, |policy| policy.look_aside(takes_back));

@@ -3,17 +3,17 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use mc_index::{Cleared, HashedObject, KeyHash, State, Stretch};
+use mc_index::{ClearingObject, HashedObject, KeyHash, SegmentRange, State};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
-use super::{Chosen, Evictor, Found, OBJECTS_PER_ENTRY_FOR_PUTS, Tracked, mark_all};
+use super::{Evictor, OBJECTS_PER_ENTRY_FOR_PUTS, Tracked, UnitObjects, Victims, mark_all};
 use crate::leases::Leases;
 
 /// Next objects to evict of a place that is being cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Slice {
+pub enum ClearingStep {
     /// These. Their versions are marked in the leases.
-    Chosen(Chosen),
+    Chosen(Victims),
     /// None are left.
     Cleared,
     /// One must stay: it is leased or hard-pinned since the place was chosen, or was put since.
@@ -47,7 +47,7 @@ impl Evictor {
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Option<Stretch> {
+    ) -> Option<SegmentRange> {
         self.clearings = self.clearings.wrapping_add(1);
         let found = state.clearings(size, without, self.clearings).filter_map(|clearing| {
             let units = self.units_of(&clearing.objects, state, usize::MAX)?;
@@ -62,29 +62,29 @@ impl Evictor {
     /// The place has its room once it is cleared, if no put was started meanwhile that may have been placed there.
     pub fn next_slice(
         &mut self,
-        stretch: &Stretch,
+        stretch: &SegmentRange,
         state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Slice {
+    ) -> ClearingStep {
         let objects = state.objects_in(stretch, OBJECTS_PER_ENTRY_FOR_PUTS);
         if objects.is_empty() {
-            return Slice::Cleared;
+            return ClearingStep::Cleared;
         }
         let units = self.units_of(&objects, state, MAX_ITEMS);
         let units = units.filter(|units| self.warmth(&objects, units, leases, now).is_some());
         // An object that a `remove_all` has removed is not evicted: the sweep frees its bytes.
         let chosen = units.and_then(|units| self.take_clearing(units, leases, now, without));
         match chosen.filter(|chosen| !chosen.items.is_empty()) {
-            Some(chosen) => Slice::Chosen(chosen),
-            None => Slice::Spoiled,
+            Some(chosen) => ClearingStep::Chosen(chosen),
+            None => ClearingStep::Spoiled,
         }
     }
 
     /// Returns the first units of objects that lie side by side, with at most `max` objects. `None` if one is not known to
     /// the order, because it was put just now, or if a put is about to join one.
-    fn units_of(&self, cleared: &[Cleared], state: &State, max: usize) -> Option<Units> {
+    fn units_of(&self, cleared: &[ClearingObject], state: &State, max: usize) -> Option<Units> {
         let (mut units, mut count) = (Units::new(), 0);
         for object in cleared {
             let group = state.unit_of(object.key)?.group;
@@ -93,7 +93,7 @@ impl Evictor {
                 continue;
             }
             let it: Tracked = *self.tracked(hash)?;
-            let Found { objects, is_joined } = Found::of(it, state);
+            let UnitObjects { objects, is_joined } = UnitObjects::of(it, state);
             if is_joined {
                 return None;
             }
@@ -109,7 +109,7 @@ impl Evictor {
     /// `None` if an object must stay.
     fn warmth(
         &self,
-        cleared: &[Cleared],
+        cleared: &[ClearingObject],
         units: &Units,
         leases: &Leases,
         now: ClusterTime,
@@ -142,12 +142,12 @@ impl Evictor {
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Option<Chosen> {
+    ) -> Option<Victims> {
         let all: Vec<HashedObject> = units.values().flat_map(|(_, objects)| objects.clone()).collect();
         if !mark_all(leases, &all, now) {
             return None;
         }
-        let mut chosen = Chosen::default();
+        let mut chosen = Victims::default();
         for object in all {
             let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
             chosen.bytes += object.size * counts.count() as u64;

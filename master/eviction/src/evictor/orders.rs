@@ -8,7 +8,7 @@ use mc_index::TenantName;
 use smallvec::SmallVec;
 
 use super::Tracked;
-use crate::policy::{Policy, Turn, Unit};
+use crate::policy::{Policy, Unit, VictimQueue};
 
 /// Candidates for eviction, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Class {
 }
 
 /// Orders of one choice: that of a tenant, or all of them for the pool.
-pub(super) type Scope = Option<usize>;
+pub(super) type OrderScope = Option<usize>;
 
 /// Rank of an order among all, least first: the call that used its candidate last, the candidates that have stayed in this
 /// choice, and the number of the order.
@@ -57,7 +57,7 @@ struct Order {
     policy: Policy<Tracked>,
     /// The tenant; `None` for the common order, and for a free one.
     tenant: Option<TenantName>,
-    standing: Standing,
+    standing: Contribution,
     /// Candidates without a pin that choices for the tenant passed over one after the other.
     passed_over: usize,
     /// Candidates that have stayed in this choice.
@@ -66,7 +66,7 @@ struct Order {
 
 /// Part of an order in the sums and sets of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Standing {
+struct Contribution {
     ranks: [Option<Rank>; 2],
     has_hard: bool,
     has_aside: bool,
@@ -184,7 +184,7 @@ impl Orders {
     }
 
     /// Returns the order whose candidate was used longest ago; of several, the one of which fewer have stayed.
-    pub(super) fn next(&self, scope: Scope, class: Class) -> Option<usize> {
+    pub(super) fn next(&self, scope: OrderScope, class: Class) -> Option<usize> {
         match scope {
             None => self.ranked[class as usize].first().map(|(_, _, Reverse(order))| *order),
             Some(order) => self.all[order].standing.ranks[class as usize].map(|_| order),
@@ -192,17 +192,17 @@ impl Orders {
     }
 
     /// Number of units without a pin.
-    pub(super) fn unpinned(&self, scope: Scope) -> usize {
+    pub(super) fn unpinned(&self, scope: OrderScope) -> usize {
         scope.map_or(self.unpinned, |order| self.all[order].standing.unpinned)
     }
 
     /// Whether there are units with a hard pin.
-    pub(super) fn has_hard(&self, scope: Scope) -> bool {
+    pub(super) fn has_hard(&self, scope: OrderScope) -> bool {
         scope.map_or(!self.with_hard.is_empty(), |order| self.all[order].standing.has_hard)
     }
 
     /// Whether there are units aside.
-    pub(super) fn has_aside(&self, scope: Scope) -> bool {
+    pub(super) fn has_aside(&self, scope: OrderScope) -> bool {
         scope.map_or(!self.with_aside.is_empty(), |order| self.all[order].standing.has_aside)
     }
 
@@ -220,7 +220,7 @@ impl Orders {
     ///
     /// Each scope counts its own. The candidates that others passed over tell nothing about those that a tenant has left,
     /// and a tenant finds victims among objects on suspect stores, which free nothing for the pool.
-    pub(super) fn passed_over(&mut self, scope: Scope) -> &mut usize {
+    pub(super) fn passed_over(&mut self, scope: OrderScope) -> &mut usize {
         match scope {
             None => &mut self.passed_over,
             Some(order) => &mut self.all[order].passed_over,
@@ -249,8 +249,8 @@ impl Orders {
 
     fn rank(&mut self, order: usize) {
         let policy = &self.all[order].policy;
-        let now = Standing {
-            ranks: [policy.candidate_of(Turn::ByShare), policy.soft_candidate()].map(|candidate| {
+        let now = Contribution {
+            ranks: [policy.candidate_of(VictimQueue::ByShare), policy.soft_candidate()].map(|candidate| {
                 let age = self.age(order, candidate?)?;
                 Some((self.calls.saturating_sub(age.into()), self.all[order].stayed, Reverse(order)))
             }),

@@ -6,7 +6,7 @@ use mc_index::{KeyHash, Pin, State};
 use mc_types::ClusterTime;
 
 use super::orders::Class;
-use super::{Evictor, Found, PINS_PER_CHOICE, Place, Tracked};
+use super::{Evictor, PINS_PER_CHOICE, Tracked, UnitObjects, UnitPosition};
 
 /// Units behind all others because of a soft pin, by its end.
 #[derive(Debug, Default)]
@@ -44,10 +44,10 @@ impl Evictor {
     /// replaced by a hard-pinned version since. A soft pin takes no unit out of the class of the soft-pinned ones.
     pub(super) fn take_out_pinned(
         &mut self,
-        place: Place,
+        place: UnitPosition,
         it: Tracked,
         class: Class,
-        found: &Found,
+        found: &UnitObjects,
         now: ClusterTime,
     ) -> bool {
         if found.is_hard_pinned() {
@@ -90,7 +90,7 @@ impl Evictor {
                 Some((unit, *policy.get(unit)?))
             });
             let Some((unit, it)) = oldest else { break };
-            let found = Found::of(it, state);
+            let found = UnitObjects::of(it, state);
             if found.objects.is_empty() {
                 self.forget(it.hash);
                 self.orders.change(order, |policy| policy.remove(unit));
@@ -105,7 +105,7 @@ impl Evictor {
     }
 }
 
-impl Found {
+impl UnitObjects {
     fn is_hard_pinned(&self) -> bool {
         self.objects.iter().any(|object| object.pin.is_hard())
     }
@@ -119,7 +119,7 @@ mod tests {
     };
     use mc_types::{GrantKey, PutId, SegmentEpoch, StoreId};
 
-    use super::super::Want;
+    use super::super::EvictionGoal;
     use super::*;
     use crate::Leases;
 
@@ -175,7 +175,7 @@ mod tests {
             put(&mut evictor, n.into(), n, soft);
         }
         let state = put(&mut evictor, 4, 4, PinAction::Preserve);
-        let want = Want { tenant: None, bytes: 64, objects: 0, max: 10 };
+        let want = EvictionGoal { tenant: None, bytes: 64, objects: 0, max: 10 };
         let choose = |evictor: &mut Evictor, state: &State| -> Vec<EvictItem> {
             evictor.choose(want, state, &Leases::new(), ClusterTime(1), &[]).items
         };

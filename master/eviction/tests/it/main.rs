@@ -5,7 +5,9 @@ mod support;
 
 mod size_shift;
 
-use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Slice, Want, excess, tenants_in_excess};
+use mc_eviction::{
+    ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, Leases, Victims, excess, tenants_in_excess,
+};
 use mc_index::{
     Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,
     PutMode, PutStartItem, Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
@@ -62,17 +64,17 @@ impl Pool {
         self.evictor.hit(&keys);
     }
 
-    fn choose(&mut self, bytes: u64) -> Chosen {
+    fn choose(&mut self, bytes: u64) -> Victims {
         self.choose_without(bytes, &[])
     }
 
-    fn choose_without(&mut self, bytes: u64, suspects: &[StoreId]) -> Chosen {
-        let want = Want { tenant: None, bytes, objects: 0, max: 1000 };
+    fn choose_without(&mut self, bytes: u64, suspects: &[StoreId]) -> Victims {
+        let want = EvictionGoal { tenant: None, bytes, objects: 0, max: 1000 };
         self.evictor.choose(want, &self.rig.state, &self.leases, NOW, suspects)
     }
 
     fn evict(&mut self, bytes: u64) -> Vec<u128> {
-        let Chosen { items, .. } = self.choose(bytes);
+        let Victims { items, .. } = self.choose(bytes);
         let codes = self.apply(Op::Evict { items: items.clone(), reuse_at: ClusterTime(0) });
         assert_eq!(codes, Response::Codes(vec![Code::Ok; items.len()]));
         items.iter().map(|item| item.version.0).collect()
@@ -83,7 +85,7 @@ fn hash(n: u128) -> KeyHash {
     KeyHash::of("", n.to_string().as_bytes())
 }
 
-fn versions(chosen: &Chosen) -> Vec<u128> {
+fn versions(chosen: &Victims) -> Vec<u128> {
     chosen.items.iter().map(|item| item.version.0).collect()
 }
 
@@ -146,7 +148,7 @@ fn pinned_objects_go_last_or_never() {
     pool.put(4..5);
     assert_eq!(pool.evict(2 * SIZE), [3, 4], "the soft pin of 3 is over");
     let chosen = pool.choose(2 * SIZE);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![2], Some(Blocked::Pinned)));
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![2], Some(EvictionBlocked::Pinned)));
 }
 
 #[test]
@@ -183,18 +185,18 @@ fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     pool.put(3..4);
     pool.put(4..5);
     let later = ClusterTime(NOW.0 + 61_000);
-    let want = Want { tenant: None, bytes: 2 * SIZE, objects: 0, max: 10 };
+    let want = EvictionGoal { tenant: None, bytes: 2 * SIZE, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
     assert_eq!(versions(&chosen), [3, 4], "it counts as used when its pin ended");
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![1], Some(Blocked::Empty)));
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![1], Some(EvictionBlocked::Empty)));
 }
 
 #[test]
 fn a_new_version_has_its_own_pin() {
     let mut pool = Pool::new(&[100 * SIZE]);
     pool.put_pinned(1, PinAction::Hard);
-    assert_eq!(pool.choose(SIZE).blocked, Some(Blocked::Pinned));
+    assert_eq!(pool.choose(SIZE).blocked, Some(EvictionBlocked::Pinned));
     let item =
         PutStartItem { mode: PutMode::Upsert, pin: PinAction::Disable, ..support::start(9, "1", SIZE) };
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
@@ -213,7 +215,7 @@ fn a_hard_pin_that_the_order_has_not_heard_of_yet_protects() {
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
     pool.rig.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
     let chosen = pool.choose(SIZE);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![], Some(Blocked::Pinned)));
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![], Some(EvictionBlocked::Pinned)));
 }
 
 #[test]
@@ -225,7 +227,7 @@ fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
         pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
         pool.apply(Op::PutEnd { items: vec![support::end(n, &n.to_string())] });
     }
-    assert_eq!(pool.choose(1).blocked, Some(Blocked::Pinned));
+    assert_eq!(pool.choose(1).blocked, Some(EvictionBlocked::Pinned));
     let items = vec![RemoveItem { key: b"2".to_vec(), version: PutId(2), reuse_at: ClusterTime(0) }];
     pool.apply(Op::Remove { tenant: String::new(), items });
     assert_eq!(pool.evict(1), [1]);
@@ -249,7 +251,7 @@ fn hard_pins_of_each_tenant_are_looked_at_in_turn() {
         let key = KeyHash::of("a", n.to_string().as_bytes());
         pool.apply(Op::PutEnd { items: vec![PutEndItem { key, ..support::end(n, "") }] });
     }
-    assert_eq!(pool.choose(1).blocked, Some(Blocked::Pinned));
+    assert_eq!(pool.choose(1).blocked, Some(EvictionBlocked::Pinned));
     let key = (PINNED + 2).to_string().into_bytes();
     let items = vec![RemoveItem { key, version: PutId(PINNED + 2), reuse_at: ClusterTime(0) }];
     pool.apply(Op::Remove { tenant, items });
@@ -283,7 +285,7 @@ fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
         assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
     }
     let chosen = pool.choose(SIZE);
-    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(EvictionBlocked::Leased)));
     assert_eq!(pool.evictor.len(), 6, "none is lost to the order");
 }
 
@@ -301,7 +303,7 @@ fn a_free_object_behind_many_leased_ones_is_found_by_the_next_choices() {
     let at =
         found.iter().position(|(found, _)| *found == [LEASED + 1]).expect("within one turn of the leader");
     assert!(found[..at].iter().all(|(_, blocked)| blocked.is_none()), "{found:?}");
-    assert_eq!(found.last(), Some(&(vec![], Some(Blocked::Leased))), "once all were passed over");
+    assert_eq!(found.last(), Some(&(vec![], Some(EvictionBlocked::Leased))), "once all were passed over");
 }
 
 #[test]
@@ -330,7 +332,7 @@ fn a_free_object_is_found_after_objects_that_were_passed_over_have_gone() {
         assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
     }
     let blocked = [(); 4].map(|()| pool.choose(SIZE).blocked);
-    assert_eq!(blocked, [None, None, None, Some(Blocked::Leased)], "all were passed over");
+    assert_eq!(blocked, [None, None, None, Some(EvictionBlocked::Leased)], "all were passed over");
     let gone = LEASED / 2 + 1..=LEASED;
     let remove =
         |n: u128| RemoveItem { key: n.to_string().into_bytes(), version: PutId(n), reuse_at: ClusterTime(0) };
@@ -356,16 +358,16 @@ fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
     }
     let free = 2 * LEASED + 1;
     put_grouped(&mut pool, "a", free, 0);
-    let want = Want { tenant: Some(TenantName::new(b"a")), bytes: SIZE, objects: 0, max: 10 };
+    let want = EvictionGoal { tenant: Some(TenantName::new(b"a")), bytes: SIZE, objects: 0, max: 10 };
     // The pool passes over more candidates than the tenant has: those of others, which are older.
     for _ in 0..2 {
-        assert_eq!(pool.choose(SIZE), Chosen::default());
+        assert_eq!(pool.choose(SIZE), Victims::default());
     }
     let found = [(); 4].map(|()| {
         let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
         (versions(&chosen), chosen.blocked)
     });
-    let all_were_passed_over = (vec![], Some(Blocked::Leased));
+    let all_were_passed_over = (vec![], Some(EvictionBlocked::Leased));
     assert_eq!(found, [(vec![], None), (vec![free], None), (vec![], None), all_were_passed_over]);
 }
 
@@ -383,7 +385,7 @@ fn a_free_object_behind_many_on_a_suspect_store_is_found() {
     for _ in 0..16 {
         let chosen = pool.choose_without(3 * SIZE, &[StoreId(1)]);
         assert!(free < 3 || chosen.items.is_empty(), "{chosen:?}");
-        assert!(free == 3 || chosen.blocked != Some(Blocked::Leased), "{free} found: {chosen:?}");
+        assert!(free == 3 || chosen.blocked != Some(EvictionBlocked::Leased), "{free} found: {chosen:?}");
         free += chosen.items.len();
     }
     assert_eq!(free, 3);
@@ -396,7 +398,7 @@ fn a_chosen_version_is_not_leased_any_more() {
     assert_eq!(versions(&pool.choose(1)), [1]);
     assert!(!pool.leases.grant(PutId(1), 0, ClusterTime(9_000)));
     let none = pool.choose(1);
-    assert_eq!((none.items.len(), none.blocked), (0, Some(Blocked::Empty)), "it is not chosen twice");
+    assert_eq!((none.items.len(), none.blocked), (0, Some(EvictionBlocked::Empty)), "it is not chosen twice");
 }
 
 #[test]
@@ -421,7 +423,7 @@ fn objects_on_suspect_stores_stay() {
     assert!((1..40).contains(&on_first), "{on_first}");
     let chosen = pool.choose_without(u64::MAX, &[StoreId(1)]);
     assert_eq!((chosen.items.len() as u64, chosen.bytes), (40 - on_first, (40 - on_first) * SIZE));
-    assert_eq!(chosen.blocked, Some(Blocked::Leased));
+    assert_eq!(chosen.blocked, Some(EvictionBlocked::Leased));
     assert!(pool.choose_without(u64::MAX, &[StoreId(1), StoreId(2)]).items.is_empty());
 }
 
@@ -514,7 +516,7 @@ proptest! {
                 evictor.follow(&change, &state);
             }
         }
-        let want = Want { tenant: None, bytes: u64::MAX, objects: 0, max: 1000 };
+        let want = EvictionGoal { tenant: None, bytes: u64::MAX, objects: 0, max: 1000 };
         let chosen = evictor.choose(want, &state, &Leases::new(), NOW, &[]);
         let mut versions: Vec<_> = chosen.items.iter().map(|item| item.version).collect();
         versions.sort();
@@ -531,9 +533,9 @@ proptest! {
         let stay: Vec<_> = state.ages().filter(|age| hard(age) || joined(age)).collect();
         prop_assert_eq!(chosen.items.len(), state.ages().count() - stay.len());
         let blocked = match (stay.iter().any(|age| joined(age) && !hard(age)), stay.is_empty()) {
-            (true, _) => Blocked::Leased,
-            (false, false) => Blocked::Pinned,
-            (false, true) => Blocked::Empty,
+            (true, _) => EvictionBlocked::Leased,
+            (false, false) => EvictionBlocked::Pinned,
+            (false, true) => EvictionBlocked::Empty,
         };
         prop_assert_eq!(chosen.blocked, Some(blocked));
         let mut units: Vec<_> =
@@ -576,7 +578,7 @@ fn a_group_goes_as_a_whole_and_a_leased_or_pinned_member_protects_it() {
     assert!(pool.leases.grant(PutId(1), 0, NOW) && pool.leases.grant(PutId(3), 0, NOW));
     assert_eq!(pool.evict(1), [7]);
     let chosen = pool.choose(1);
-    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(EvictionBlocked::Leased)));
 }
 
 #[test]
@@ -603,7 +605,7 @@ fn a_group_that_a_put_is_about_to_join_stays() {
     let group = Some(GroupId::of("", &[1]));
     let item = PutStartItem { group, ..support::start(2, "2", SIZE) };
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
-    assert_eq!(pool.choose(1).blocked, Some(Blocked::Leased));
+    assert_eq!(pool.choose(1).blocked, Some(EvictionBlocked::Leased));
     // The index refuses it, too, whatever the leader thinks.
     let items = vec![EvictItem { key: hash(1), version: PutId(1) }];
     let codes = pool.apply(Op::Evict { items, reuse_at: ClusterTime(0) });
@@ -626,7 +628,7 @@ fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
     }
     put_grouped(&mut pool, "", 7, 0);
     let a = Some(TenantName::new(b"a"));
-    let want = Want { tenant: a, bytes: SIZE, objects: 0, max: 10 };
+    let want = EvictionGoal { tenant: a, bytes: SIZE, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
     assert_eq!(versions(&chosen), [4]);
     pool.evictor.keep(&chosen.items, &pool.rig.state);
@@ -637,9 +639,9 @@ fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
     let mut last = pool.evict(2 * SIZE);
     last.sort_unstable();
     assert_eq!(last, [4, 7]);
-    let nobody = Want { tenant: Some(TenantName::new(b"b")), ..want };
+    let nobody = EvictionGoal { tenant: Some(TenantName::new(b"b")), ..want };
     let chosen = pool.evictor.choose(nobody, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Empty)));
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(EvictionBlocked::Empty)));
     // Another tenant that gets a quota needs an order of its own.
     put_grouped(&mut pool, "b", 8, 0);
     pool.rig.apply(Op::SetTenant { tenant: "b".into(), quota });
@@ -665,7 +667,7 @@ fn a_tenant_that_puts_while_it_gets_a_quota_needs_a_new_order() {
     pool.evictor = Evictor::of(&pool.rig.state);
     assert!(!pool.evictor.is_outdated(&pool.rig.state));
     put_grouped(&mut pool, "a", 5, 0);
-    let want = Want { tenant: Some(a), bytes: u64::MAX, objects: 0, max: 10 };
+    let want = EvictionGoal { tenant: Some(a), bytes: u64::MAX, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
     assert_eq!(versions(&chosen), [1, 2, 3, 4, 5]);
 }
@@ -756,7 +758,7 @@ fn an_evictor_remembers_no_tenant_that_has_nothing_left() {
     assert_eq!(pool.evictor.orders(), 2, "the common one, and one that all of them had in turn");
     // One that comes back begins again.
     put_grouped(&mut pool, "tenant-1", 51, 0);
-    let want = Want { tenant: Some(TenantName::new(b"tenant-1")), bytes: SIZE, objects: 0, max: 10 };
+    let want = EvictionGoal { tenant: Some(TenantName::new(b"tenant-1")), bytes: SIZE, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
     assert_eq!(versions(&chosen), [51]);
 }

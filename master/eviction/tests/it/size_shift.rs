@@ -4,7 +4,7 @@ use mc_index::{Fit, Op, PutStarted, Response};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 
 use super::support;
-use super::{Chosen, KeyHash, NOW, Pool, Slice};
+use super::{ClearingStep, KeyHash, NOW, Pool, Victims};
 
 const KV: u64 = 3_274_752;
 const STATE: u64 = 658_432;
@@ -30,7 +30,7 @@ impl Random {
 }
 
 impl Pool {
-    fn evict_chosen(&mut self, chosen: &Chosen) {
+    fn evict_chosen(&mut self, chosen: &Victims) {
         let items = chosen.items.clone();
         let codes = self.apply(Op::Evict { items, reuse_at: ClusterTime(0) });
         assert_eq!(codes, Response::Codes(vec![Code::Ok; chosen.items.len()]));
@@ -46,12 +46,12 @@ impl Pool {
             let mut evicted = 0;
             loop {
                 match self.evictor.next_slice(&place, &self.rig.state, &self.leases, NOW, &[]) {
-                    Slice::Chosen(chosen) => {
+                    ClearingStep::Chosen(chosen) => {
                         self.evict_chosen(&chosen);
                         evicted += chosen.bytes;
                     }
-                    Slice::Cleared => break,
-                    Slice::Spoiled => panic!("no object of the place must stay"),
+                    ClearingStep::Cleared => break,
+                    ClearingStep::Spoiled => panic!("no object of the place must stay"),
                 }
             }
             assert_eq!(self.rig.state.fit_of(size, &[]), Fit::Fits, "there is room where they were");
@@ -166,14 +166,14 @@ fn the_place_whose_last_use_is_the_longest_ago_goes_first() {
     let place = pool.evictor.choose_clearing(KV, &pool.rig.state, &pool.leases, NOW, &[]).expect("a place");
     assert!(place.bytes() >= KV);
     let slice = pool.evictor.next_slice(&place, &pool.rig.state, &pool.leases, NOW, &[]);
-    let Slice::Chosen(chosen) = slice else { panic!("{slice:?}") };
+    let ClearingStep::Chosen(chosen) = slice else { panic!("{slice:?}") };
     let versions = super::versions(&chosen);
     assert!(versions.iter().all(|n| (21..=31).contains(n)), "{versions:?}");
     assert_eq!(chosen.bytes, versions.len() as u64 * STATE);
     assert!(!pool.leases.grant(PutId(versions[0]), 0, ClusterTime(9_000)), "it is marked");
     pool.evict_chosen(&chosen);
     let slice = pool.evictor.next_slice(&place, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!(slice, Slice::Cleared);
+    assert_eq!(slice, ClearingStep::Cleared);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Application of log entries. Each operation has its file; `put` uses `place`, and all use [`Entry`].
+//! Application of log entries. Each operation has its file; `put` uses `place`, and all use [`EntryFacts`].
 
 mod mount;
 pub(crate) mod order;
@@ -22,7 +22,7 @@ pub use order::{RESCUE_GAP, allocation_order, known_from};
 pub(crate) const EXPIRE_MIN: usize = 1024;
 
 /// Facts about the entry that carries an operation.
-pub(crate) struct Entry<'a> {
+pub(crate) struct EntryFacts<'a> {
     /// Order number of the allocations that the entry makes (see [`allocation_order`]).
     pub(crate) order: u64,
     /// The leader's stamp.
@@ -42,7 +42,7 @@ impl State {
         // More than this entry can itself leave behind, so that a backlog never grows.
         self.expire(EXPIRE_MIN + 2 * items(op));
         self.puts.forget_due(index, self.time);
-        let entry = Entry { order: allocation_order(term, index), stamp, now: self.time };
+        let entry = EntryFacts { order: allocation_order(term, index), stamp, now: self.time };
         match op {
             Op::Tick => Response::Done,
             Op::PutStart { tenant, items } => {

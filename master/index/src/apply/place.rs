@@ -4,7 +4,7 @@ use std::ops::Range;
 use mc_types::{Code, StoreId};
 use smallvec::SmallVec;
 
-use super::Entry;
+use super::EntryFacts;
 use crate::command::{PlacedReplica, PutStartItem, Replication};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
@@ -14,7 +14,7 @@ use crate::state::State;
 pub(crate) const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
-pub(crate) struct Placement {
+pub(crate) struct Placer {
     /// Segments of live stores that are not suspect, by store and number.
     candidates: Vec<Candidate>,
     /// Sum of their capacities.
@@ -44,7 +44,7 @@ struct Candidate {
     tcp_only: bool,
 }
 
-impl Placement {
+impl Placer {
     pub(crate) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
         let mut candidates = Vec::new();
         let mut largest = 0;
@@ -92,7 +92,7 @@ impl Placement {
     pub(crate) fn place(
         &mut self,
         state: &mut State,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         item: &PutStartItem,
     ) -> Result<SmallVec<[PutReplica; 1]>, Code> {
         let mut replicas: SmallVec<[PutReplica; 1]> = SmallVec::new();
@@ -131,7 +131,7 @@ impl Placement {
     fn choose(
         &mut self,
         state: &mut State,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         item: &PutStartItem,
         avoided: Avoided,
     ) -> Option<(Candidate, u64)> {
@@ -152,7 +152,7 @@ impl Placement {
     fn search(
         &mut self,
         state: &mut State,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         item: &PutStartItem,
         fits: &dyn Fn(&Candidate) -> bool,
     ) -> Option<(Candidate, u64)> {
@@ -225,7 +225,7 @@ impl Placement {
     fn take_back(
         &mut self,
         state: &mut State,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         size: u64,
         fits: &dyn Fn(&Candidate) -> bool,
     ) -> Option<(Candidate, u64)> {
@@ -305,14 +305,14 @@ mod tests {
     fn place_all(
         state: &mut State,
         items: &[PutStartItem],
-        mut placement_of: impl FnMut(&State, Option<Placement>) -> Placement,
+        mut placer_of: impl FnMut(&State, Option<Placer>) -> Placer,
     ) -> Placed {
         let stamp = Stamp { term: 1, ..Stamp::default() };
-        let entry = Entry { order: 9, stamp: &stamp, now: ClusterTime(1) };
-        let (mut placement, mut searches) = (None, 0);
+        let entry = EntryFacts { order: 9, stamp: &stamp, now: ClusterTime(1) };
+        let (mut placer, mut searches) = (None, 0);
         let mut placed = Vec::new();
         for (at, item) in (0..).zip(items) {
-            let mut now = placement_of(state, placement.take());
+            let mut now = placer_of(state, placer.take());
             now.begin_item(7, at);
             let before = now.searches;
             let replicas = now.place(state, &entry, item);
@@ -320,14 +320,14 @@ mod tests {
             placed.push(replicas.map(|replicas| {
                 replicas.iter().map(|replica| (replica.segment, replica.placed.offset)).collect()
             }));
-            placement = Some(now);
+            placer = Some(now);
         }
         (placed, searches)
     }
 
     fn in_one_entry(state: &mut State, items: &[PutStartItem]) -> Placed {
-        place_all(state, items, |state, placement| {
-            placement.unwrap_or_else(|| Placement::new(state, &BTreeSet::new()))
+        place_all(state, items, |state, placer| {
+            placer.unwrap_or_else(|| Placer::new(state, &BTreeSet::new()))
         })
     }
 
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(searches, 101);
     }
 
-    /// The same places are chosen as by a placement that remembers nothing, before and after the cluster is full.
+    /// The same places are chosen as by a placer that remembers nothing, before and after the cluster is full.
     #[test]
     fn remembering_changes_no_answer() {
         let sets: [&[u64]; 5] = [&[], &[1], &[2, 3], &[4, 1], &[1, 2, 3]];
@@ -373,7 +373,7 @@ mod tests {
         let (mut one, mut other) = (pool(90), pool(90));
         let (remembering, searches) = in_one_entry(&mut one, &items);
         let (forgetting, all) =
-            place_all(&mut other, &items, |state, _| Placement::new(state, &BTreeSet::new()));
+            place_all(&mut other, &items, |state, _| Placer::new(state, &BTreeSet::new()));
         assert_eq!(remembering, forgetting);
         assert!(remembering.last().is_some_and(Result::is_err) && searches < all, "{searches} of {all}");
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use mc_types::{Code, MAX_NAMED_STORES, MAX_TENANT_LEN, PutId, StoreId};
 use smallvec::SmallVec;
 
-use super::Entry;
-use super::place::Placement;
+use super::EntryFacts;
+use super::place::Placer;
 use crate::alloc::allocated;
 use crate::command::{Pin, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
 use crate::key::{IndexKey, KeyHash};
-use crate::objects::{Object, ObjectRef, Replica, TOUCHED, touch};
+use crate::objects::{Object, ObjectRef, PREFETCHED, Replica, prefetch};
 use crate::puts::{Ended, Outcome, Put, PutReplica, PutState};
 use crate::state::State;
 
@@ -42,20 +42,20 @@ impl PutEnded {
 impl State {
     pub(crate) fn put_start(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         tenant: &str,
         items: &[PutStartItem],
     ) -> Vec<PutStarted> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
-        let mut placement = Placement::new(self, &suspects);
+        let mut placer = Placer::new(self, &suspects);
         let mut answers = Vec::with_capacity(items.len());
-        for group in items.chunks(TOUCHED) {
+        for group in items.chunks(PREFETCHED) {
             let keys: Vec<_> = group.iter().map(|item| IndexKey::new(tenant, &item.key)).collect();
-            touch(group.iter().map(|item| self.puts.touch(item.put)));
-            touch(keys.iter().flatten().map(|key| self.objects.touch(key.hash())));
+            prefetch(group.iter().map(|item| self.puts.prefetch(item.put)));
+            prefetch(keys.iter().flatten().map(|key| self.objects.prefetch(key.hash())));
             for (item, key) in group.iter().zip(keys) {
-                placement.begin_item(entry.stamp.seed, answers.len() as u64);
-                answers.push(self.start_one(entry, tenant, item, key, &suspects, &mut placement));
+                placer.begin_item(entry.stamp.seed, answers.len() as u64);
+                answers.push(self.start_one(entry, tenant, item, key, &suspects, &mut placer));
             }
         }
         answers
@@ -63,12 +63,12 @@ impl State {
 
     fn start_one(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         tenant: &str,
         item: &PutStartItem,
         key: Option<IndexKey>,
         suspects: &BTreeSet<StoreId>,
-        placement: &mut Placement,
+        placer: &mut Placer,
     ) -> PutStarted {
         let refused = PutStarted::refused;
         let deadline_max = Duration::from_millis(self.settings.put_deadline_max_ms);
@@ -97,7 +97,7 @@ impl State {
                 return refused(Code::ObjectAlreadyExists);
             }
         }
-        if placement.is_too_large(item.size) {
+        if placer.is_too_large(item.size) {
             return refused(Code::ObjectTooLarge);
         }
         let before = self.visible(&key).map_or(Pin::NONE, |object| object.pin);
@@ -105,7 +105,7 @@ impl State {
         if let Err(code) = self.may_start(tenant, item, &key, pin) {
             return refused(code);
         }
-        let replicas = match placement.place(self, entry, item) {
+        let replicas = match placer.place(self, entry, item) {
             Ok(replicas) => replicas,
             Err(code) => return refused(code),
         };
@@ -138,18 +138,23 @@ impl State {
         if self.is_at_cap() { Err(Code::NoAvailableHandle) } else { Ok(()) }
     }
 
-    pub(crate) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
+    pub(crate) fn put_end(&mut self, entry: &EntryFacts<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut answers = Vec::with_capacity(items.len());
-        for group in items.chunks(TOUCHED) {
-            touch(group.iter().map(|item| self.puts.touch(item.put)));
-            touch(group.iter().map(|item| self.objects.touch(item.key)));
+        for group in items.chunks(PREFETCHED) {
+            prefetch(group.iter().map(|item| self.puts.prefetch(item.put)));
+            prefetch(group.iter().map(|item| self.objects.prefetch(item.key)));
             answers.extend(group.iter().map(|item| self.end_one(entry, item, &suspects)));
         }
         answers
     }
 
-    fn end_one(&mut self, entry: &Entry<'_>, item: &PutEndItem, suspects: &BTreeSet<StoreId>) -> PutEnded {
+    fn end_one(
+        &mut self,
+        entry: &EntryFacts<'_>,
+        item: &PutEndItem,
+        suspects: &BTreeSet<StoreId>,
+    ) -> PutEnded {
         let gone = PutEnded::refused(Code::PutGone);
         let put = match self.known_put(entry.now, item.put) {
             Some(PutState::InFlight(put)) if put.key.hash() == item.key => put,
@@ -171,7 +176,7 @@ impl State {
     /// Decides the outcome of a put whose writer is done, and makes the object visible or frees its bytes.
     fn settle_put(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &EntryFacts<'_>,
         put: &Put,
         item: &PutEndItem,
         suspects: &BTreeSet<StoreId>,
@@ -191,7 +196,7 @@ impl State {
             let PutReplica { segment, placed } = *replica;
             // A `remove_all` since the start removes what was visible then. The object is younger, and its order must
             // say so. To the fence, too, a higher order is right: it refuses the put's own late writes.
-            let gone = self.tenants.cleared(key.bytes(), placed.index).is_some();
+            let gone = self.tenants.removal_mark(key.bytes(), placed.index).is_some();
             let index = if gone { entry.order } else { placed.index };
             written.push(Replica { segment, offset: placed.offset, index });
         }

@@ -6,7 +6,7 @@ use mc_types::{ClusterTime, Code, PutId, StoreId};
 
 use crate::command::{EvictItem, RemoveItem};
 use crate::key::{GroupId, IndexKey, KeyHash};
-use crate::objects::{Object, ObjectRef, Replica, TOUCHED, touch};
+use crate::objects::{Object, ObjectRef, PREFETCHED, Replica, prefetch};
 use crate::state::State;
 
 impl State {
@@ -32,8 +32,8 @@ impl State {
             Some((IndexKey::from_bytes(object.key)?, object.group))
         };
         let mut found: Vec<Option<(IndexKey, Option<GroupId>)>> = Vec::with_capacity(items.len());
-        for group in items.chunks(TOUCHED) {
-            touch(group.iter().map(|item| self.objects.touch(item.key)));
+        for group in items.chunks(PREFETCHED) {
+            prefetch(group.iter().map(|item| self.objects.prefetch(item.key)));
             found.extend(group.iter().map(find));
         }
         let stays = self.groups_that_stay(items, found.iter().flatten().filter_map(|(_, group)| *group));
@@ -106,7 +106,7 @@ impl State {
     pub(crate) fn retire(&mut self, key: &IndexKey, object: &Object, reuse_at: ClusterTime) {
         self.discharge(key, object);
         self.leave_group(key, object);
-        let mark = self.mark_over(key, object);
+        let mark = self.removal_mark_of(key, object);
         let reuse_at = mark.map_or(reuse_at, |mark| mark.reuse_at.max(reuse_at));
         for &replica in &object.replicas {
             self.release(key, replica, object, reuse_at);

@@ -2,7 +2,7 @@
 
 use mc_types::ClusterTime;
 
-use super::Entry;
+use super::EntryFacts;
 use crate::key::{IndexKey, TenantName};
 use crate::objects::Replica;
 use crate::state::State;
@@ -23,7 +23,7 @@ impl State {
         let limit = limit.min(SWEEP_MAX);
         for swept in 0..limit {
             let Some((number, offset, shard)) = self.segments.next_to_sweep() else {
-                self.sweep_cleared(limit - swept);
+                self.sweep_removed(limit - swept);
                 break;
             };
             if let Some((key, mut object)) = self.objects.find(shard, number, offset) {
@@ -49,27 +49,27 @@ impl State {
         self.needs_sweep()
     }
 
-    pub(crate) fn remove_all(&mut self, entry: &Entry<'_>, tenant: &str, reuse_at: ClusterTime) -> u64 {
+    pub(crate) fn remove_all(&mut self, entry: &EntryFacts<'_>, tenant: &str, reuse_at: ClusterTime) -> u64 {
         if tenant.len() > mc_types::MAX_TENANT_LEN {
             return 0;
         }
         let mark = RemovalMark { before: entry.order, reuse_at };
         let goes_on = self.cluster_version >= 2 && self.tenants.has_marks();
-        let removed = self.tenants.clear(TenantName::new(tenant.as_bytes()), mark);
+        let removed = self.tenants.mark_removed(TenantName::new(tenant.as_bytes()), mark);
         if removed > 0 {
             // A pass that is under way goes on, so that no tenant keeps the objects at its end from being freed.
-            self.clear_from = if goes_on { self.clear_from | ONCE_MORE } else { 0 };
+            self.sweep_from = if goes_on { self.sweep_from | ONCE_MORE } else { 0 };
         }
         removed
     }
 
     /// Frees the bytes of at most `limit` objects that a `remove_all` has removed, and forgets the marks at the end.
-    pub(crate) fn sweep_cleared(&mut self, limit: u32) {
+    pub(crate) fn sweep_removed(&mut self, limit: u32) {
         if !self.tenants.has_marks() {
             return;
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (once_more, from) = (self.clear_from & ONCE_MORE, self.clear_from & !ONCE_MORE);
+        let (once_more, from) = (self.sweep_from & ONCE_MORE, self.sweep_from & !ONCE_MORE);
         let (mut doomed, mut visits, mut before, mut done) = (Vec::new(), 0, from, true);
         for (after, object) in self.objects.iter_from(from) {
             // Objects that share a position are in one slice.
@@ -79,7 +79,7 @@ impl State {
             }
             (visits, before) = (visits + 1, after);
             let Some(object) = object else { continue };
-            if let Some(mark) = self.cleared(object) {
+            if let Some(mark) = self.removal_mark(object) {
                 doomed.extend(IndexKey::from_bytes(object.key).map(|key| (key, mark.reuse_at)));
             }
         }
@@ -88,7 +88,7 @@ impl State {
                 self.retire(&key, &object, reuse_at);
             }
         }
-        self.clear_from = if done { 0 } else { before | once_more };
+        self.sweep_from = if done { 0 } else { before | once_more };
         if done && once_more == 0 {
             self.tenants.forget_marks();
         }

@@ -23,7 +23,7 @@ pub use op::{
     StartKey, reuse_epoch,
 };
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
-pub use request::{Answer, Request};
+pub use request::{Request, ResponseReader};
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
 pub use settings::{
     CLUSTER_VERSION, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError,

@@ -16,19 +16,19 @@ pub struct Request<A> {
     answer: fn(Response) -> Option<A>,
 }
 
-/// Reads the answer of a [`Request`].
+/// Reads the typed answer of a [`Request`].
 #[derive(Debug)]
-pub struct Answer<A>(fn(Response) -> Option<A>);
+pub struct ResponseReader<A>(fn(Response) -> Option<A>);
 
 impl<A> Request<A> {
     /// Splits the request into the operation and the reader of its answer.
     #[must_use]
-    pub fn split(self) -> (Op, Answer<A>) {
-        (self.op, Answer(self.answer))
+    pub fn split(self) -> (Op, ResponseReader<A>) {
+        (self.op, ResponseReader(self.answer))
     }
 }
 
-impl<A> Answer<A> {
+impl<A> ResponseReader<A> {
     /// Returns the answer to the operation; `None` when its entry's term was not the stamp's, so that it did nothing.
     #[must_use]
     pub fn read(&self, response: Response) -> Option<A> {

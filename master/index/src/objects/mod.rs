@@ -127,14 +127,14 @@ impl Objects {
         Some((IndexKey::from_bytes(object.key)?, object.to_object()))
     }
 
-    /// Reads the memory that [`Self::touch`] is going to read first, to bring it into the cache.
-    pub(crate) fn touch_shard(&self, hash: KeyHash) -> u64 {
-        self.parts.get(part(hash)).touch_index()
+    /// Reads the memory that [`Self::prefetch`] is going to read first, to bring it into the cache.
+    pub(crate) fn prefetch_shard(&self, hash: KeyHash) -> u64 {
+        self.parts.get(part(hash)).prefetch_index()
     }
 
     /// Reads the memory that a look-up or an insert of that hash is going to read, to bring it into the cache.
-    pub(crate) fn touch(&self, hash: KeyHash) -> u64 {
-        self.parts.get(part(hash)).touch(hash.order())
+    pub(crate) fn prefetch(&self, hash: KeyHash) -> u64 {
+        self.parts.get(part(hash)).prefetch(hash.order())
     }
 
     /// Iterates over the objects from a position on, in the order of a snapshot. Each comes with the position after it;
@@ -160,9 +160,9 @@ impl Objects {
 ///
 /// An index of millions of objects does not fit the CPU cache, and the look-ups of one item wait for memory in turn.
 /// The processor overlaps those of different items, and applying the items then finds everything in the cache.
-pub(crate) const TOUCHED: usize = 32;
+pub(crate) const PREFETCHED: usize = 32;
 
 /// Consumes the results of look-ups, so that the compiler does not remove the look-ups.
-pub(crate) fn touch(reads: impl Iterator<Item = u64>) {
+pub(crate) fn prefetch(reads: impl Iterator<Item = u64>) {
     std::hint::black_box(reads.fold(0, |sum, read| sum ^ read));
 }

@@ -294,13 +294,13 @@ impl Shard {
     }
 
     /// Reads the memory where a search of the index begins, to bring it into the cache.
-    pub(super) fn touch_index(&self) -> u64 {
+    pub(super) fn prefetch_index(&self) -> u64 {
         self.index.get(self.index.len() / 2).map_or(0, |slot| u64::from(slot.order))
     }
 
     /// Reads the memory that a look-up of that order is going to read, or an insert to write, to bring it into the
     /// cache.
-    pub(super) fn touch(&self, order: u32) -> u64 {
+    pub(super) fn prefetch(&self, order: u32) -> u64 {
         let at = self.index.partition_point(|slot| slot.order < order);
         let Some(slot) = self.index.get(at).filter(|slot| slot.order == order) else {
             return self.records.last().copied().map_or(0, u64::from);

@@ -234,7 +234,7 @@ impl Puts {
     }
 
     /// Reads the memory that a start or an end of that put is going to read, to bring it into the cache.
-    pub(crate) fn touch(&self, id: PutId) -> u64 {
-        self.shards.get(shard_of(id)).touch()
+    pub(crate) fn prefetch(&self, id: PutId) -> u64 {
+        self.shards.get(shard_of(id)).prefetch()
     }
 }

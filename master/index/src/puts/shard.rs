@@ -118,7 +118,7 @@ impl Shard {
     }
 
     /// Reads the memory that a start or an end is going to read, to bring it into the cache.
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         let first = |ids: &[PutId]| ids.first().map_or(0, |id| id.0 as u64);
         first(&self.ended_ids) ^ self.in_flight.first().map_or(0, |(id, _)| id.0 as u64)
     }

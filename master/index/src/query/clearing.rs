@@ -32,20 +32,20 @@ pub enum Fit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clearing {
     /// The objects: at least one.
-    pub objects: Vec<Cleared>,
+    pub objects: Vec<ClearingObject>,
     /// The range that they leave, in which some bytes may be free already.
-    pub stretch: Stretch,
+    pub stretch: SegmentRange,
 }
 
 /// Bytes of a segment that lie side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct SegmentRange {
     /// Number of the segment within the cluster.
     segment: u32,
     range: Range<u64>,
 }
 
-impl Stretch {
+impl SegmentRange {
     /// Number of bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -55,7 +55,7 @@ impl Stretch {
 
 /// An object of a clearing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cleared {
+pub struct ClearingObject {
     /// Hash of its key.
     pub key: KeyHash,
     /// Its protection from eviction.
@@ -64,7 +64,7 @@ pub struct Cleared {
     pub put: u64,
 }
 
-impl Cleared {
+impl ClearingObject {
     fn new(key: KeyHash, object: &Object) -> Self {
         let put = object.replicas.iter().map(|replica| replica.index).min().unwrap_or_default();
         Self { key, pin: object.pin, put }
@@ -105,13 +105,13 @@ impl State {
     /// Lists the first objects in a stretch, at most `max`; those that a `remove_all` has removed included until they are
     /// swept.
     #[must_use]
-    pub fn objects_in(&self, stretch: &Stretch, max: usize) -> Vec<Cleared> {
-        let Stretch { segment: number, range } = stretch;
+    pub fn objects_in(&self, stretch: &SegmentRange, max: usize) -> Vec<ClearingObject> {
+        let SegmentRange { segment: number, range } = stretch;
         let Some(segment) = self.segments.live(*number) else { return Vec::new() };
         let from = |at: u64| segment.residents.at_or_after(at).filter(|(offset, _)| *offset < range.end);
         std::iter::successors(from(range.start), |(offset, _)| from(offset + 1))
             .filter_map(|(offset, shard)| self.objects.find(shard, *number, offset))
-            .map(|(key, object)| Cleared::new(key.hash(), &object))
+            .map(|(key, object)| ClearingObject::new(key.hash(), &object))
             .take(max)
             .collect()
     }
@@ -170,7 +170,7 @@ impl Sampler<'_> {
                 if objects.len() == OBJECTS || !extent.count(alloc, offset, object.size) {
                     return None;
                 }
-                objects.push(Cleared::new(key, &object));
+                objects.push(ClearingObject::new(key, &object));
                 at = offset + 1;
                 continue;
             }
@@ -183,7 +183,7 @@ impl Sampler<'_> {
                 return None;
             }
         }
-        let stretch = Stretch { segment: number, range: extent.range() };
+        let stretch = SegmentRange { segment: number, range: extent.range() };
         extent.is_whole(alloc).then_some(Clearing { objects, stretch })
     }
 

@@ -12,10 +12,10 @@ use mc_types::ClusterTime;
 use crate::command::Settings;
 use crate::state::State;
 
-pub use clearing::{Cleared, Clearing, Fit, Stretch};
+pub use clearing::{Clearing, ClearingObject, Fit, SegmentRange};
 pub use limits::TenantView;
 pub use list::{KeyPage, ListedObject};
-pub use objects::{GroupView, HashedObject, ObjectAge, ObjectView, UnitOf};
+pub use objects::{EvictionUnit, GroupView, HashedObject, ObjectAge, ObjectView};
 pub use puts::PutView;
 pub use stores::{HeldRange, SegmentView, StoreView, Usage};
 

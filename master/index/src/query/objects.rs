@@ -3,7 +3,7 @@ use smallvec::SmallVec;
 
 use crate::command::{Pin, PlacedReplica};
 use crate::key::{GroupId, IndexKey, KeyHash, TenantName};
-use crate::objects::{ObjectRef, TOUCHED, touch};
+use crate::objects::{ObjectRef, PREFETCHED, prefetch};
 use crate::state::State;
 
 /// A visible object.
@@ -67,7 +67,7 @@ pub struct GroupView {
 
 /// Unit in which an object is evicted, and its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnitOf {
+pub struct EvictionUnit {
     /// Group, if it has one; it is evicted as a whole.
     pub group: Option<GroupId>,
     /// Tenant, by whose quota it is evicted.
@@ -80,14 +80,14 @@ pub struct ObjectAge {
     /// Hash of its key.
     pub key: KeyHash,
     /// Unit in which it is evicted.
-    pub unit: UnitOf,
+    pub unit: EvictionUnit,
     /// Epoch of its last noted reuse (see [`crate::reuse_epoch`]); 0 if there was none.
     pub reused: u32,
     /// Order of its first allocation (see [`crate::allocation_order`]), by which objects were put.
     pub put: u64,
 }
 
-impl UnitOf {
+impl EvictionUnit {
     fn new(object: ObjectRef<'_>) -> Self {
         Self { group: object.group, tenant: TenantName::of_index_key(object.key) }
     }
@@ -109,17 +109,17 @@ impl State {
         mut keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(&'k [u8], Option<ObjectView>),
     ) {
-        let mut group = Vec::with_capacity(keys.size_hint().0.min(TOUCHED));
+        let mut group = Vec::with_capacity(keys.size_hint().0.min(PREFETCHED));
         loop {
             group.clear();
-            group.extend(keys.by_ref().take(TOUCHED).map(|key| (key, IndexKey::new(tenant, key))));
+            group.extend(keys.by_ref().take(PREFETCHED).map(|key| (key, IndexKey::new(tenant, key))));
             if group.is_empty() {
                 return;
             }
             // In two steps, because the processor looks only so far ahead: each reads what the one before has found.
             let hashes = || group.iter().filter_map(|(_, key)| Some(key.as_ref()?.hash()));
-            touch(hashes().map(|hash| self.objects.touch_shard(hash)));
-            touch(hashes().map(|hash| self.objects.touch(hash)));
+            prefetch(hashes().map(|hash| self.objects.prefetch_shard(hash)));
+            prefetch(hashes().map(|hash| self.objects.prefetch(hash)));
             for (key, index_key) in &group {
                 found(key, index_key.as_ref().and_then(|key| self.object(key)));
             }
@@ -129,7 +129,7 @@ impl State {
     fn object(&self, key: &IndexKey) -> Option<ObjectView> {
         let object = self.objects.get(key)?;
         let replicas = self.placed(object);
-        if replicas.is_empty() || self.cleared(object).is_some() {
+        if replicas.is_empty() || self.removal_mark(object).is_some() {
             return None;
         }
         let ObjectRef { version, size, checksum, pin, data_type, group, .. } = object;
@@ -145,15 +145,15 @@ impl State {
     }
 
     /// Brings the memory into the processor's cache that looking these up with [`Self::with_hash`] is going to read.
-    pub fn touch(&self, hashes: impl Iterator<Item = KeyHash>) {
-        touch(hashes.map(|hash| self.objects.touch(hash)));
+    pub fn prefetch(&self, hashes: impl Iterator<Item = KeyHash>) {
+        prefetch(hashes.map(|hash| self.objects.prefetch(hash)));
     }
 
     fn hashed(&self, key: KeyHash, object: ObjectRef<'_>) -> Option<HashedObject> {
         let lies_on = object.replicas().filter_map(|replica| self.segments.live(replica.segment));
         let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
         let ObjectRef { version, size, pin, group, .. } = object;
-        let visible = !stores.is_empty() && self.cleared(object).is_none();
+        let visible = !stores.is_empty() && self.removal_mark(object).is_none();
         let put_order = object.put_order();
         visible.then_some(HashedObject { key, group, version, size, pin, put_order, stores })
     }
@@ -164,10 +164,11 @@ impl State {
         let group = self.groups.get(id)?;
         let members: Vec<_> = self.members(id).filter_map(|(key, object)| self.hashed(key, object)).collect();
         let removed = |key: &&KeyHash| {
-            self.objects.with_hash(**key).any(|it| it.group == Some(id) && self.cleared(it).is_some())
+            self.objects.with_hash(**key).any(|it| it.group == Some(id) && self.removal_mark(it).is_some())
         };
-        let cleared = if self.tenants.has_marks() { group.members.iter().filter(removed).count() } else { 0 };
-        let unreadable = group.members.len().saturating_sub(members.len() + cleared);
+        let removed_members =
+            if self.tenants.has_marks() { group.members.iter().filter(removed).count() } else { 0 };
+        let unreadable = group.members.len().saturating_sub(members.len() + removed_members);
         Some(GroupView { members, lost: group.lost.len() + unreadable, joining: group.joining })
     }
 
@@ -191,17 +192,17 @@ impl State {
 
     /// Returns the unit in which the object of a key is evicted; `None` when there is no object.
     #[must_use]
-    pub fn unit_of(&self, hash: KeyHash) -> Option<UnitOf> {
+    pub fn unit_of(&self, hash: KeyHash) -> Option<EvictionUnit> {
         let mut objects = self.objects.with_hash(hash);
         let object = objects.find(|object| KeyHash::of_index_key(object.key) == hash)?;
-        Some(UnitOf::new(object))
+        Some(EvictionUnit::new(object))
     }
 
     /// Lists when every visible object was put and last reused.
     pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
             let key = KeyHash::of_index_key(object.key);
-            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put: object.put_order() }
+            ObjectAge { key, unit: EvictionUnit::new(object), reused: object.reused, put: object.put_order() }
         })
     }
 

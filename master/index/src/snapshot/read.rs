@@ -144,7 +144,7 @@ impl Restore {
         self.state.settings = record.settings;
         self.next_segment = record.next_segment;
         self.state.once_share = record.once_share;
-        self.state.clear_from = record.clear_from;
+        self.state.sweep_from = record.sweep_from;
         Ok(())
     }
 
@@ -152,12 +152,12 @@ impl Restore {
         ensure(record.name.len() <= MAX_TENANT_LEN, "a tenant's name is too long")?;
         let name = TenantName::new(record.name);
         ascend(&mut self.last.tenant, name)?;
-        let TenantRecord { quota, cleared, .. } = *record;
-        ensure(quota.is_some() || cleared.is_some(), "a tenant without a quota or a mark")?;
+        let TenantRecord { quota, removed, .. } = *record;
+        ensure(quota.is_some() || removed.is_some(), "a tenant without a quota or a mark")?;
         if quota.is_some() {
             self.state.tenants.set_quota(name, quota);
         }
-        if let Some(mark) = cleared {
+        if let Some(mark) = removed {
             self.state.tenants.mark(name, mark);
         }
         Ok(())

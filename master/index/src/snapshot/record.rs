@@ -82,7 +82,7 @@ pub(super) struct HeaderRecord {
     pub(super) settings: Settings,
     pub(super) next_segment: u32,
     pub(super) once_share: u32,
-    pub(super) clear_from: u64,
+    pub(super) sweep_from: u64,
 }
 
 /// A tenant that is registered, or that has objects which a `remove_all` has removed. What it uses is counted again.
@@ -91,7 +91,7 @@ pub(super) struct TenantRecord<'a> {
     #[serde(with = "serde_bytes")]
     pub(super) name: &'a [u8],
     pub(super) quota: Option<Quota>,
-    pub(super) cleared: Option<RemovalMark>,
+    pub(super) removed: Option<RemovalMark>,
 }
 
 #[derive(Serialize, Deserialize)]

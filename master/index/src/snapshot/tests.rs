@@ -26,7 +26,7 @@ fn read(records: impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>)) -> Result<(), Stri
         settings,
         next_segment: 2,
         once_share: 0,
-        clear_from: 0,
+        sweep_from: 0,
     };
     chunks.record(Section::Header, &header).unwrap();
     records(&mut chunks);

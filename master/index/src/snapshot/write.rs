@@ -26,13 +26,13 @@ impl State {
                 settings: self.settings.clone(),
                 next_segment: self.segments.next(),
                 once_share: self.once_share,
-                clear_from: self.clear_from,
+                sweep_from: self.sweep_from,
             },
         )?;
         for (name, tenant) in self.tenants.iter() {
-            let (quota, cleared) = (tenant.quota, tenant.cleared);
-            if quota.is_some() || cleared.is_some() {
-                let record = TenantRecord { name: name.as_bytes(), quota, cleared };
+            let (quota, removed) = (tenant.quota, tenant.removed);
+            if quota.is_some() || removed.is_some() {
+                let record = TenantRecord { name: name.as_bytes(), quota, removed };
                 chunks.record(Section::Tenants, &record)?;
             }
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_eviction::{
-    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY,
-    OBJECTS_PER_ENTRY_FOR_PUTS, Slice, Want, excess, tenants_in_excess,
+    ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY,
+    OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS, Victims, excess, tenants_in_excess,
 };
 use mc_index::{EvictItem, Fit, Request, TenantName, Usage};
 use mc_raft::Applied;
@@ -43,27 +43,27 @@ fn may_evict_for(in_flight: u64, capacity: u64) -> bool {
 /// Why a put found no room, for its caller.
 pub(super) fn explain(scope: Scope, made: Made) -> &'static str {
     match made {
-        Made::Blocked(Blocked::Leased) if scope.is_some() => {
+        Made::Blocked(EvictionBlocked::Leased) if scope.is_some() => {
             "the tenant is at its quota, and its objects are leased by readers: try again later, or raise the quota \
              (mcctl tenants set)"
         }
-        Made::Blocked(Blocked::Pinned) if scope.is_some() => {
+        Made::Blocked(EvictionBlocked::Pinned) if scope.is_some() => {
             "the tenant is at its quota, and the objects that it has left are hard-pinned: remove some, or raise the \
              quota (mcctl tenants set)"
         }
-        Made::Blocked(Blocked::Empty) if scope.is_some() => {
+        Made::Blocked(EvictionBlocked::Empty) if scope.is_some() => {
             "the tenant is at its quota, and has no object left to evict: its puts in flight take up the quota"
         }
-        Made::Blocked(Blocked::Leased) => {
+        Made::Blocked(EvictionBlocked::Leased) => {
             "the objects that could be evicted are leased by readers: try again later"
         }
-        Made::Blocked(Blocked::Pinned) => {
+        Made::Blocked(EvictionBlocked::Pinned) => {
             "the objects that are left are hard-pinned: remove some, or add stores"
         }
-        Made::Blocked(Blocked::Empty) => {
+        Made::Blocked(EvictionBlocked::Empty) => {
             "no object is left to evict: the pool is full of puts in flight, or its free space is in pieces"
         }
-        Made::Blocked(Blocked::InFlight) => {
+        Made::Blocked(EvictionBlocked::InFlight) => {
             "puts in flight take more than half of the pool, so no objects are evicted for further ones: end or revoke them, \
              or try again later"
         }
@@ -136,7 +136,7 @@ struct Term {
 /// Objects of several tenants that one entry evicts.
 #[derive(Default)]
 struct Batch {
-    chosen: Chosen,
+    chosen: Victims,
     /// Bytes and objects freed in the quota of each tenant.
     freed: Vec<(Scope, Excess)>,
 }
@@ -238,7 +238,7 @@ impl Term {
             (excess(state, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
         });
         if !may_evict {
-            objects.room.tell(|line| line.block(None, Blocked::InFlight, true));
+            objects.room.tell(|line| line.block(None, EvictionBlocked::InFlight, true));
             return;
         }
         if self.clear(objects).await == Entry::Failed {
@@ -329,7 +329,7 @@ impl Term {
     }
 
     async fn evict_in_quotas(&mut self, objects: &Objects, batch: Batch) -> Entry {
-        let Batch { chosen: Chosen { items, put_orders, bytes, .. }, freed } = batch;
+        let Batch { chosen: Victims { items, put_orders, bytes, .. }, freed } = batch;
         if items.is_empty() {
             return Entry::Applied;
         }
@@ -405,18 +405,18 @@ impl Term {
                 });
                 self.wake_readers(objects);
                 match slice {
-                    Slice::Chosen(Chosen { items, put_orders, bytes: freed, .. }) => {
+                    ClearingStep::Chosen(Victims { items, put_orders, bytes: freed, .. }) => {
                         if self.evict(objects, items, Try::First).await == Entry::Failed {
                             return (Entry::Failed, cleared);
                         }
                         self.count(objects, &put_orders, freed);
                         self.follow(objects).await;
                     }
-                    Slice::Cleared => {
+                    ClearingStep::Cleared => {
                         cleared += stretch.bytes() - stretch.bytes() % size;
                         break;
                     }
-                    Slice::Spoiled => {
+                    ClearingStep::Spoiled => {
                         spoiled += 1;
                         break;
                     }
@@ -438,7 +438,7 @@ impl Term {
             }
             let for_puts = needed.bytes > above.bytes || needed.objects > above.objects;
             self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
-            let Chosen { items, put_orders, bytes, blocked } = self.choose(
+            let Victims { items, put_orders, bytes, blocked } = self.choose(
                 objects,
                 None,
                 wanted,
@@ -484,10 +484,10 @@ impl Term {
 
     /// Refuses the waiters of a scope in which nothing can be evicted. Puts in flight are objects soon, or leave their
     /// bytes, and a sweep makes room in the pool: waiters wait for those until their time is over.
-    fn block(&self, objects: &Objects, scope: Scope, why: Blocked) {
+    fn block(&self, objects: &Objects, scope: Scope, why: EvictionBlocked) {
         let has_more =
             |tenant: TenantName, applied: &Applied| applied.state.tenant_usage(&tenant).objects.count > 0;
-        if why == Blocked::Empty
+        if why == EvictionBlocked::Empty
             && let Some(tenant) = scope
             && objects.index.read(|applied| has_more(tenant, applied))
         {
@@ -500,7 +500,7 @@ impl Term {
                 None => state.puts_in_flight(),
                 Some(tenant) => state.tenant_usage(&tenant).puts.count,
             };
-            why == Blocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
+            why == EvictionBlocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
         });
         objects.room.tell(|line| line.block(scope, why, patience));
     }
@@ -557,13 +557,13 @@ impl Term {
         }
     }
 
-    fn choose(&mut self, objects: &Objects, tenant: Scope, wanted: Excess, max: usize) -> Chosen {
+    fn choose(&mut self, objects: &Objects, tenant: Scope, wanted: Excess, max: usize) -> Victims {
         let suspects = match tenant {
             None => self.leading.liveness.suspects(),
             // Bytes on suspect stores count in a quota.
             Some(_) => Default::default(),
         };
-        let want = Want { tenant, bytes: wanted.bytes, objects: wanted.objects, max };
+        let want = EvictionGoal { tenant, bytes: wanted.bytes, objects: wanted.objects, max };
         let Self { leading, evictor, .. } = self;
         let chosen = objects
             .index

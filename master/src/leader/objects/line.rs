@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mc_eviction::{Blocked, Excess};
+use mc_eviction::{EvictionBlocked, Excess};
 use mc_index::TenantName;
 
 /// Where room is made: in the quota of a tenant, or in the pool.
@@ -44,7 +44,7 @@ pub(super) enum Verdict {
     /// There should be room: try again.
     Try,
     /// Nothing can be evicted.
-    Blocked(Blocked),
+    Blocked(EvictionBlocked),
 }
 
 /// Waiters to tell, each by its waker.
@@ -84,7 +84,7 @@ struct Waiter<W> {
     /// None while it tries.
     waker: Option<W>,
     /// Why nothing could be evicted for it last.
-    blocked: Option<Blocked>,
+    blocked: Option<EvictionBlocked>,
 }
 
 impl<W> Waiter<W> {
@@ -188,7 +188,7 @@ impl<W> Line<W> {
 
     /// Ends the wait of a call whose time is over, which keeps its place for a last try. Returns why nothing could be evicted
     /// for it, and whether some of what it needs was freed.
-    pub(super) fn end_wait(&mut self, ticket: Ticket, scope: Scope) -> (Option<Blocked>, bool) {
+    pub(super) fn end_wait(&mut self, ticket: Ticket, scope: Scope) -> (Option<EvictionBlocked>, bool) {
         let waiter = self.scopes.get_mut(&scope).and_then(|line| line.get_mut(&ticket));
         waiter.map_or((None, false), |waiter| {
             let was_told = waiter.waker.take().is_none();
@@ -333,7 +333,7 @@ impl<W> Line<W> {
 
     /// Refuses the waiters of a scope, because nothing can be evicted. Those for which something was evicted since their
     /// last try are tried first. With `patience`, the others go on waiting: puts in flight are about to end.
-    pub(super) fn block(&mut self, scope: Scope, why: Blocked, patience: bool) -> Wakes<W> {
+    pub(super) fn block(&mut self, scope: Scope, why: EvictionBlocked, patience: bool) -> Wakes<W> {
         let mut wakes = Vec::new();
         for waiter in self.scopes.get_mut(&scope).into_iter().flatten().map(|(_, waiter)| waiter) {
             waiter.blocked = Some(why);
@@ -524,12 +524,12 @@ mod tests {
     fn blocked_waiters_are_refused_but_for_those_that_something_was_freed_for() {
         let (mut line, tickets) = line(&[100, 100]);
         assert!(line.pay(POOL, bytes(40)).is_empty());
-        let told = line.block(POOL, Blocked::Leased, false);
-        assert_eq!(told, [(0, Verdict::Try), (1, Verdict::Blocked(Blocked::Leased))]);
+        let told = line.block(POOL, EvictionBlocked::Leased, false);
+        assert_eq!(told, [(0, Verdict::Try), (1, Verdict::Blocked(EvictionBlocked::Leased))]);
         line.leave(tickets[1], POOL);
         line.wait(tickets[0], POOL, need(60), 0, After::Refusal, 0);
-        assert!(line.block(POOL, Blocked::Empty, true).is_empty(), "puts in flight are about to end");
-        assert_eq!(line.end_wait(tickets[0], POOL), (Some(Blocked::Empty), false));
+        assert!(line.block(POOL, EvictionBlocked::Empty, true).is_empty(), "puts in flight are about to end");
+        assert_eq!(line.end_wait(tickets[0], POOL), (Some(EvictionBlocked::Empty), false));
         assert_eq!(line.wanted(), NOTHING, "its time is over");
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_eviction::{Blocked, Excess};
+use mc_eviction::{EvictionBlocked, Excess};
 use mc_index::{Fit, State, Usage};
 use mc_raft::SharedIndex;
 use mc_types::StoreId;
@@ -42,7 +42,7 @@ pub(super) enum Made {
     /// There should be room: try again.
     Room,
     /// Nothing can be evicted.
-    Blocked(Blocked),
+    Blocked(EvictionBlocked),
     /// Nothing, or not enough, was freed in time.
     Late,
 }
@@ -195,7 +195,7 @@ impl<'a> Waiting<'a> {
 
     /// Ends a wait that was too long. Returns why nothing could be evicted for the call, and whether some of what it needs
     /// was freed, so that a last try may help.
-    pub(super) fn end(&self) -> (Option<Blocked>, bool) {
+    pub(super) fn end(&self) -> (Option<EvictionBlocked>, bool) {
         let (Some(ticket), Some(scope)) = (self.ticket, self.scope) else { return (None, false) };
         self.objects.room.line(|line| line.end_wait(ticket, scope))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use mc_eviction::{
-    Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+    EvictionGoal, Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, excess,
 };
 use mc_index::{
     Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutStartItem, Request as Proposal,
@@ -161,7 +161,7 @@ impl Index {
         let mut left = wanted;
         while !left.is_none() {
             let Excess { bytes, objects } = left;
-            let want = Want { tenant: None, bytes, objects, max: OBJECTS_PER_ENTRY };
+            let want = EvictionGoal { tenant: None, bytes, objects, max: OBJECTS_PER_ENTRY };
             let chosen = self.evictor.choose(want, &self.state, &self.leases, self.now, &[]);
             if !chosen.items.is_empty() {
                 let codes = self.propose(Proposal::evict(chosen.items.clone(), self.reuse_at()));

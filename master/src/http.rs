@@ -18,7 +18,7 @@ use crate::mooncake;
 
 /// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status`, and those of Mooncake. `default` says what `/metrics` has if
 /// the request does not.
-pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>, default: Names) -> Router {
+pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>, default: MetricNames) -> Router {
     let (ready, scraped, shown) = (api.clone(), api.clone(), api.clone());
     let standard = standard_routes(
         move || readiness(&ready),
@@ -34,7 +34,7 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>, default: Names)
 
 /// Whose names metrics have where a request does not say it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Names {
+pub(crate) enum MetricNames {
     Own,
     /// Ours, and Mooncake's after them: no name is both.
     OwnAndMooncake,
@@ -46,12 +46,12 @@ struct Scrape {
     compat: Option<String>,
 }
 
-fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: Names) -> Response {
+fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: MetricNames) -> Response {
     metrics.show(sample(api));
     let page = metrics.render();
     match (scrape.compat.as_deref(), default) {
-        (None, Names::Own) => metrics_page(page),
-        (None, Names::OwnAndMooncake) => {
+        (None, MetricNames::Own) => metrics_page(page),
+        (None, MetricNames::OwnAndMooncake) => {
             let renamed = mooncake::renamed(&page, api);
             metrics_page(page + &renamed)
         }
@@ -66,7 +66,9 @@ fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: Names) -> 
 /// Says whether this master is ready, or why it is not.
 fn readiness(api: &Api) -> Result<(), String> {
     match api.services() {
-        Some(services) => services.coordinator.condition().readiness().map_err(|unready| unready.to_string()),
+        Some(services) => {
+            services.coordinator.readiness_input().readiness().map_err(|unready| unready.to_string())
+        }
         None => Err(api.own_status().waiting_for),
     }
 }

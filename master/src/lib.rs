@@ -18,7 +18,7 @@ mod run;
 pub use config::{
     DEFAULT_RAFT_PORT, MasterArgs, MasterConfigError, PeersError, SettingReference, settings_reference,
 };
-pub use data_dir::{Found, IdentityError, Rescue, RescueError, Rescued};
+pub use data_dir::{IdentityError, Prepared, Rescue, RescueError, Rescued};
 pub use formation::{BoundAddresses, FormationError};
 pub use metrics::metrics_reference;
 pub use mooncake::mooncake_metrics_reference;

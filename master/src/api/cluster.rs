@@ -11,7 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::convert::{bytes, endpoints_to_wire, leader_to_wire, member_to_wire, node_id};
-use crate::leader::{self, Event, Leading, Look, MemberState, Members, Refusal, Services, TransportUse};
+use crate::leader::{
+    self, Leading, MemberState, Members, Refusal, Services, StatusView, TransportUse, WatchEvent,
+};
 
 /// Name and version of this process.
 pub(super) fn software() -> String {
@@ -46,8 +48,8 @@ pub(super) fn own_status(services: &Services) -> v1::StatusReply {
 
 fn status_as(services: &Services, leading: Option<&Leading>) -> v1::StatusReply {
     let coordinator = &services.coordinator;
-    coordinator.look(leading, |look| {
-        let Look { raft, applied, leading, leader, waiting_for, no_puts } = look;
+    coordinator.status_view(leading, |view| {
+        let StatusView { raft, applied, leading, leader, waiting_for, no_puts } = view;
         let state = &applied.state;
         v1::StatusReply {
             cluster_id: bytes(&coordinator.cluster().to_bytes()),
@@ -125,7 +127,7 @@ pub(super) fn watch(
     leader_only: bool,
 ) -> BoxStream<'static, Result<v1::WatchEvent, Status>> {
     let cluster = services.coordinator.cluster();
-    let event = move |event: Event| {
+    let event = move |event: WatchEvent| {
         let store = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
             store_id: bytes(&store.to_bytes()),
             state: if *suspect { "suspect" } else { "alive" }.to_owned(),

@@ -1,6 +1,5 @@
 //! The gRPC API: translates between protobuf and the services of [`crate::leader`], and bounds what calls take up.
 
-mod answer_room;
 mod caller;
 mod cluster;
 mod config;
@@ -12,12 +11,13 @@ mod objects;
 mod places;
 pub(crate) mod ports;
 mod refusal;
+mod reply_memory;
 mod service;
 mod shed;
 mod stores;
 mod tenants;
 
-pub(crate) use answer_room::AnswerSize;
 pub(crate) use in_flight::InFlight;
 pub(crate) use places::KeptForStores;
+pub(crate) use reply_memory::ReplySize;
 pub(crate) use service::{Api, MasterService};

@@ -10,8 +10,8 @@ use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, Span, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, Found, GrantedReplica, Lease, Miss, Near,
-    NewPin, NewPut, Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
+    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, GrantedReplica, LeaseMode, Miss, Near,
+    NewPin, NewPut, Objects, Placement, Preference, Refusal, RemovalPage, RemoveObject, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -25,7 +25,7 @@ pub(super) async fn exist(
     request: v1::BatchExistRequest,
 ) -> Result<v1::BatchExistReply, Refusal> {
     let v1::BatchExistRequest { tenant, keys, no_lease, packed, calls: lengths, .. } = request;
-    let lease = if no_lease { Lease::None } else { Lease::Grant };
+    let lease = if no_lease { LeaseMode::None } else { LeaseMode::Grant };
     if let Some(packed) = packed {
         let (keys, calls) = unpacked(&tenant, &packed)?;
         let found = objects.exist(&tenant, &keys, &calls, lease).await?;
@@ -91,7 +91,7 @@ pub(super) async fn get(
     let doubtful = if request.reads_doubtful { Doubtful::Checked } else { Doubtful::Withheld };
     let placements = objects.get(&request.tenant, &request.keys, &calls, doubtful).await?;
     let grants = Grants::new(placements.grants);
-    let result = |found: Result<Found, Miss>| match found {
+    let result = |found: Result<Placement, Miss>| match found {
         Ok(found) => v1::GetResult {
             code: Code::Ok as i32,
             version: bytes(&found.version.to_bytes()),
@@ -263,8 +263,8 @@ pub(super) async fn remove_all(
 ) -> Result<v1::RemoveAllReply, Refusal> {
     let v1::RemoveAllRequest { caller: _, tenant, pattern, force, from } = request;
     limits(&tenant, 0)?;
-    let Removed { objects: removed, leased, next } = if force && pattern.is_empty() && from == 0 {
-        Removed { objects: objects.remove_all(tenant).await?, ..Removed::default() }
+    let RemovalPage { objects: removed, leased, next } = if force && pattern.is_empty() && from == 0 {
+        RemovalPage { objects: objects.remove_all(tenant).await?, ..RemovalPage::default() }
     } else {
         objects.remove_matching(&tenant, &pattern, force, from).await?
     };

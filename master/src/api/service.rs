@@ -10,10 +10,10 @@ use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::answer_room::AnswerRoom;
 use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
-use super::shed::{Shedder, Sheds};
+use super::reply_memory::ReplyMemory;
+use super::shed::{SheddableCall, Shedder};
 use super::{cluster, config, objects, ports, stores, tenants};
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
@@ -27,15 +27,23 @@ pub(crate) struct Api {
     waiting: arc_swap::ArcSwap<String>,
     pub(crate) shedder: Shedder,
     /// Room for answers over HTTP.
-    pub(crate) answers: AnswerRoom,
+    pub(crate) reply_memory: ReplyMemory,
 }
 
 impl Api {
     pub(crate) fn new(node: NodeId, network: Arc<dyn Network>, metrics: Arc<MasterMetrics>) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
         let shedder = Shedder::new(metrics.calls_shed.clone());
-        let answers = AnswerRoom::new(ports::passed_on());
-        Arc::new(Self { node, network, metrics, services: ArcSwapOption::empty(), waiting, shedder, answers })
+        let reply_memory = ReplyMemory::new(ports::passed_on());
+        Arc::new(Self {
+            node,
+            network,
+            metrics,
+            services: ArcSwapOption::empty(),
+            waiting,
+            shedder,
+            reply_memory,
+        })
     }
 
     /// Starts to answer calls with `services`.
@@ -137,7 +145,7 @@ macro_rules! change {
 impl Master for MasterService {
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Result<Response<v1::HelloReply>, Status> {
         let _timer = self.0.metrics.rpc(Rpc::Hello);
-        self.0.shedder.admit(Sheds::Hello)?;
+        self.0.shedder.admit(SheddableCall::Hello)?;
         let request = request.into_inner();
         versions_meet(request.version_min, request.version_max)?;
         Ok(Response::new(match self.0.services() {
@@ -160,7 +168,7 @@ impl Master for MasterService {
     type WatchStream = BoxStream<'static, Result<v1::WatchEvent, Status>>;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        self.0.shedder.admit(Sheds::Watch)?;
+        self.0.shedder.admit(SheddableCall::Watch)?;
         call!(self, Watch, request, |services| cluster::watch(services, request.leader_only))
     }
 
@@ -264,7 +272,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::MountStoreRequest>,
     ) -> Result<Response<v1::MountStoreReply>, Status> {
-        self.0.shedder.admit(Sheds::Mount)?;
+        self.0.shedder.admit(SheddableCall::Mount)?;
         let one_of_few = self.0.shedder.mount_slot()?;
         // If the caller gives up, its entry stays in the log's queue: the place is taken until that is applied.
         change!(self, Mount, request, |services| {

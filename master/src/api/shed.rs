@@ -16,7 +16,7 @@ use crate::leader::Refusal;
 
 /// Kinds of calls that may be shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sheds {
+pub(crate) enum SheddableCall {
     Hello,
     Watch,
     Mount,
@@ -68,22 +68,22 @@ impl Shedder {
     }
 
     /// Admits a call of this kind, or refuses it for lack of CPU time.
-    pub(crate) fn admit(&self, kind: Sheds) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, kind: SheddableCall) -> Result<(), Refusal> {
         let taken = self.buckets[kind as usize].lock().take(self.began.elapsed());
         if taken || !self.strained() { Ok(()) } else { Err(self.refuse(kind)) }
     }
 
     /// Takes a place among the mounts that are under way.
     pub(crate) fn mount_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        self.mounts.clone().try_acquire_owned().map_err(|_| self.refuse(Sheds::Mount))
+        self.mounts.clone().try_acquire_owned().map_err(|_| self.refuse(SheddableCall::Mount))
     }
 
-    fn refuse(&self, kind: Sheds) -> Refusal {
+    fn refuse(&self, kind: SheddableCall) -> Refusal {
         self.refused[kind as usize].increment(1);
         let what = match kind {
-            Sheds::Hello => "hellos",
-            Sheds::Watch => "new watches",
-            Sheds::Mount => "mounts",
+            SheddableCall::Hello => "hellos",
+            SheddableCall::Watch => "new watches",
+            SheddableCall::Mount => "mounts",
         };
         Refusal::Shed { what }
     }
@@ -138,20 +138,20 @@ mod tests {
         shedder.lags[runtime].store(by.as_micros() as u64, Ordering::Relaxed);
     }
 
-    fn admitted(shedder: &Shedder, kind: Sheds, calls: usize) -> usize {
+    fn admitted(shedder: &Shedder, kind: SheddableCall, calls: usize) -> usize {
         (0..calls).filter(|_| shedder.admit(kind).is_ok()).count()
     }
 
     #[test]
     fn a_master_with_time_answers_everybody_and_a_strained_one_a_few() {
         let shedder = shedder();
-        assert_eq!(admitted(&shedder, Sheds::Hello, 5_000), 5_000);
+        assert_eq!(admitted(&shedder, SheddableCall::Hello, 5_000), 5_000);
         late(&shedder, 1, STRAINED);
-        let few = admitted(&shedder, Sheds::Hello, 5_000);
+        let few = admitted(&shedder, SheddableCall::Hello, 5_000);
         assert!(few < 1_000, "{few} of a burst: the bucket fills while this runs");
-        assert!(admitted(&shedder, Sheds::Mount, 1) == 1, "each kind has its own floor");
+        assert!(admitted(&shedder, SheddableCall::Mount, 1) == 1, "each kind has its own floor");
         late(&shedder, 1, STRAINED / 2);
-        assert_eq!(admitted(&shedder, Sheds::Hello, 5_000), 5_000);
+        assert_eq!(admitted(&shedder, SheddableCall::Hello, 5_000), 5_000);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::caller::Addressee;
 use super::convert::bytes;
-use crate::leader::{Refusal, Services, Session, TransportUse};
+use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse};
 use crate::metrics::{MasterMetrics, Rpc};
 
 /// Most endpoints and attributes that one mount may name.
@@ -76,7 +76,7 @@ pub(super) fn heartbeat(
 }
 
 async fn answer(
-    session: &mut Session,
+    session: &mut HeartbeatSession,
     us: Addressee,
     beat: v1::StoreHeartbeat,
 ) -> Result<v1::StoreHeartbeatReply, Refusal> {

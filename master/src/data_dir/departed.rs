@@ -20,7 +20,7 @@ use std::{fs, io};
 use mc_durable::{DirectoryLock, DurableError, SmallFile, sync_dir};
 use mc_types::{ClusterId, NodeId};
 
-use super::identity::{Identity, IdentityError};
+use super::identity::{IdentityError, IdentityFile};
 
 /// Format of the mark. Its body is the node's id and the cluster's, in bytes.
 const FILE: SmallFile = SmallFile { magic: *b"mcLV", version: 1 };
@@ -46,10 +46,10 @@ pub(crate) fn begin_empty(dir: &DirectoryLock) -> Result<bool, IdentityError> {
     let path = dir.join(NAME);
     let Some(marked) = FILE.read(&path)? else { return Ok(false) };
     // No identity: the last attempt has deleted it.
-    let is_of = |identity: &Identity| {
+    let is_of = |identity: &IdentityFile| {
         identity.belonging().is_some_and(|belonging| marked == body(identity.node(), belonging.cluster))
     };
-    let left = Identity::read(dir)?.as_ref().is_none_or(is_of);
+    let left = IdentityFile::read(dir)?.as_ref().is_none_or(is_of);
     if left {
         for part in PARTS {
             delete(&dir.join(part))?;
@@ -91,7 +91,7 @@ mod tests {
             fs::write(dir.path().join(part).join("content"), "data").unwrap();
         }
         let lock = DirectoryLock::acquire(dir.path()).unwrap();
-        Identity::create(&lock, NODE, Belonging { cluster: CLUSTER, founder: None }).unwrap();
+        IdentityFile::create(&lock, NODE, Belonging { cluster: CLUSTER, founder: None }).unwrap();
         (dir, lock)
     }
 
@@ -119,7 +119,7 @@ mod tests {
                 assert!(!dir.path().join(name).exists(), "{name} after {deleted} parts");
             }
             assert!(!begin_empty(&lock).unwrap(), "once");
-            assert_ne!(Identity::open(&lock).unwrap().node(), NODE, "it is a new node");
+            assert_ne!(IdentityFile::open(&lock).unwrap().node(), NODE, "it is a new node");
         }
     }
 

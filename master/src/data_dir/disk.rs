@@ -29,14 +29,14 @@ pub(crate) struct Holdings {
 
 /// A disk that has less free space than the master needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shortage {
+pub(crate) struct DiskShortage {
     free: u64,
     needed: u64,
     /// Reason for the need, for messages.
     needed_for: &'static str,
 }
 
-impl fmt::Display for Shortage {
+impl fmt::Display for DiskShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (free, needed) = (self.free >> 20, self.needed.div_ceil(1 << 20));
         write!(f, "{free} MiB are free and {needed} MiB are needed ({})", self.needed_for)
@@ -47,14 +47,14 @@ impl fmt::Display for Shortage {
 ///
 /// A shortage ends only when an eighth more than needed is free. Otherwise a disk at the edge would make the leader
 /// accept and refuse puts in turns.
-fn judge(was_short: bool, free: u64, reserve: u64, holdings: Holdings) -> (u64, Option<Shortage>) {
+fn judge(was_short: bool, free: u64, reserve: u64, holdings: Holdings) -> (u64, Option<DiskShortage>) {
     let writes = holdings.snapshot.saturating_mul(2).saturating_add(holdings.log);
     let (needed, needed_for) = match writes > reserve {
         true => (writes, "two snapshots and the log"),
         false => (reserve, "--disk-reserve"),
     };
     let enough = if was_short { needed.saturating_add(needed / 8) } else { needed };
-    (needed, (free < enough).then_some(Shortage { free, needed, needed_for }))
+    (needed, (free < enough).then_some(DiskShortage { free, needed, needed_for }))
 }
 
 /// The disk of one data directory, as the last look found it, so that no call waits for a file system.
@@ -64,7 +64,7 @@ pub(crate) struct DataDisk {
     /// Free bytes that must remain at least (`--disk-reserve`).
     reserve: u64,
     space: Arc<dyn FreeSpace>,
-    shortage: ArcSwapOption<Shortage>,
+    shortage: ArcSwapOption<DiskShortage>,
 }
 
 impl DataDisk {
@@ -80,7 +80,7 @@ impl DataDisk {
     }
 
     /// The shortage that the last look found, if any.
-    pub(crate) fn shortage(&self) -> Option<Shortage> {
+    pub(crate) fn shortage(&self) -> Option<DiskShortage> {
         self.shortage.load().as_deref().copied()
     }
 

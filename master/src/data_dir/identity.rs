@@ -27,7 +27,7 @@ struct Record {
 
 /// This master's identity and the file that keeps it. Every change is durable when its call returns.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct IdentityFile {
     path: PathBuf,
     record: Record,
 }
@@ -48,7 +48,7 @@ pub enum IdentityError {
     },
 }
 
-impl Identity {
+impl IdentityFile {
     /// Reads the identity in a data directory, or draws one there. A new node id is on disk before this returns, so a
     /// node that has shown an id keeps it through any crash.
     ///
@@ -162,8 +162,8 @@ pub(crate) fn fuzz(body: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn reopen(dir: &Path) -> Result<Identity, IdentityError> {
-        Identity::open(&DirectoryLock::acquire(dir).unwrap())
+    fn reopen(dir: &Path) -> Result<IdentityFile, IdentityError> {
+        IdentityFile::open(&DirectoryLock::acquire(dir).unwrap())
     }
 
     #[test]

@@ -7,9 +7,9 @@ mod disk;
 mod identity;
 pub(crate) mod rescue;
 
-pub(crate) use disk::{DataDisk, Holdings, Shortage};
+pub(crate) use disk::{DataDisk, DiskShortage, Holdings};
 pub use identity::IdentityError;
 #[cfg(feature = "testing")]
 pub(crate) use identity::fuzz;
-pub(crate) use identity::{Belonging, Identity};
-pub use rescue::{Found, Rescue, RescueError, Rescued};
+pub(crate) use identity::{Belonging, IdentityFile};
+pub use rescue::{Prepared, Rescue, RescueError, Rescued};

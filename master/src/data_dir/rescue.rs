@@ -29,7 +29,7 @@ use mc_log::{
 use mc_raft::{SnapshotError, SnapshotStore, is_overruled};
 use mc_types::{ClusterId, NodeId};
 
-use super::identity::{Belonging, Identity, IdentityError};
+use super::identity::{Belonging, IdentityError, IdentityFile};
 
 const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";
@@ -115,7 +115,7 @@ pub struct Rescued {
 
 /// State in which [`Rescue::prepare`] found a data directory.
 #[derive(Debug)]
-pub enum Found {
+pub enum Prepared {
     /// A survivor that can be rescued. Nothing is changed yet.
     Survivor(Box<Rescue>),
     /// An interrupted rescue, which `prepare` has finished.
@@ -128,16 +128,16 @@ impl Rescue {
     ///
     /// # Errors
     /// [`RescueError`]: nothing has been changed, unless an interrupted rescue was being finished.
-    pub async fn prepare(dir: &Path) -> Result<Found, RescueError> {
+    pub async fn prepare(dir: &Path) -> Result<Prepared, RescueError> {
         // Checked before locking, which would create a directory under a mistyped name.
         if !dir.join("identity").exists() && !is_unfinished(dir) {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
         }
         let lock = DirectoryLock::acquire(dir)?;
         if is_unfinished(dir) {
-            return finish(dir).map(Found::Finished);
+            return finish(dir).map(Prepared::Finished);
         }
-        let identity = Identity::open(&lock)?;
+        let identity = IdentityFile::open(&lock)?;
         let Some(Belonging { cluster, .. }) = identity.belonging().filter(|_| identity.formed()) else {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
         };
@@ -157,7 +157,15 @@ impl Rescue {
         else {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
         };
-        Ok(Found::Survivor(Box::new(Self { dir: lock, node, cluster, own, vote: found.vote, last, state })))
+        Ok(Prepared::Survivor(Box::new(Self {
+            dir: lock,
+            node,
+            cluster,
+            own,
+            vote: found.vote,
+            last,
+            state,
+        })))
     }
 
     /// Node id of the survivor.
@@ -234,7 +242,7 @@ impl Rescue {
         log.close().await;
         filled?;
 
-        Identity::create(&lock, self.node, Belonging { cluster, founder: Some(self.node) })?;
+        IdentityFile::create(&lock, self.node, Belonging { cluster, founder: Some(self.node) })?;
         Ok(sync_dir(to)?)
     }
 }
@@ -311,7 +319,7 @@ fn newer_cluster(version: u32) -> String {
 fn finish(dir: &Path) -> Result<Rescued, RescueError> {
     let decided = dir.join(DECIDED);
     let at = if decided.join("identity").exists() { decided.as_path() } else { dir };
-    let identity = Identity::read(at)?.and_then(|identity| identity.belonging());
+    let identity = IdentityFile::read(at)?.and_then(|identity| identity.belonging());
     let Some(Belonging { cluster, .. }) = identity else {
         return Err(RescueError::NoMaster { dir: dir.to_owned() });
     };
@@ -349,7 +357,7 @@ mod tests {
 
     fn identity(dir: &Path, cluster: ClusterId) {
         let lock = DirectoryLock::acquire(dir).unwrap();
-        Identity::create(&lock, NODE, Belonging { cluster, founder: Some(NODE) }).unwrap();
+        IdentityFile::create(&lock, NODE, Belonging { cluster, founder: Some(NODE) }).unwrap();
     }
 
     /// Builds a rescue that died after `renames` of its six renames: each part goes to the backup, then the new one
@@ -383,11 +391,11 @@ mod tests {
             let root = dir.path();
             assert!(is_unfinished(root), "no master may start here");
             let found = Rescue::prepare(root).await.unwrap();
-            let Found::Finished(rescued) = found else { panic!("after {renames} renames: {found:?}") };
+            let Prepared::Finished(rescued) = found else { panic!("after {renames} renames: {found:?}") };
             assert!(!is_unfinished(root));
             let content =
                 |dir: &Path, part: &str| fs::read_to_string(dir.join(part).join("content")).unwrap();
-            let cluster = |dir: &Path| Identity::read(dir).unwrap().unwrap().belonging().unwrap().cluster;
+            let cluster = |dir: &Path| IdentityFile::read(dir).unwrap().unwrap().belonging().unwrap().cluster;
             for part in ["log", "snapshots"] {
                 assert_eq!(content(root, part), "new", "after {renames} renames");
                 assert_eq!(content(&rescued.backup, part), "old", "after {renames} renames");

@@ -15,7 +15,7 @@ pub(super) struct Founding {
 
 /// State of the called node that decides whether it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct InviteeState {
     pub(super) node: NodeId,
     pub(super) belonging: Option<Belonging>,
     /// The cluster whose Raft runs in this process. It may have voted by now.
@@ -26,7 +26,7 @@ pub(super) struct Standing {
 
 /// Says why a node does not take part; `None` if it does. Its standing must not change between this answer and the
 /// record that follows it.
-pub(super) fn refusal(own: &Standing, call: &Founding) -> Option<String> {
+pub(super) fn refusal(own: &InviteeState, call: &Founding) -> Option<String> {
     if call.to != own.node {
         return Some(format!("this is node {}, the call is for node {}", own.node, call.to));
     }
@@ -57,7 +57,7 @@ pub(super) fn refusal(own: &Standing, call: &Founding) -> Option<String> {
 mod tests {
     use super::*;
 
-    const EMPTY: Standing = Standing { node: NodeId(2), belonging: None, bound: None, formed: false };
+    const EMPTY: InviteeState = InviteeState { node: NodeId(2), belonging: None, bound: None, formed: false };
 
     /// A founding of cluster 7 by node 1.
     fn call() -> Founding {
@@ -65,11 +65,11 @@ mod tests {
         Founding { cluster: ClusterId(7), from: NodeId(1), to: NodeId(2), members, replaces: None }
     }
 
-    fn accepted(cluster: u128, founder: Option<NodeId>) -> Standing {
-        Standing { belonging: Some(Belonging { cluster: ClusterId(cluster), founder }), ..EMPTY }
+    fn accepted(cluster: u128, founder: Option<NodeId>) -> InviteeState {
+        InviteeState { belonging: Some(Belonging { cluster: ClusterId(cluster), founder }), ..EMPTY }
     }
 
-    fn why(own: Standing, call: &Founding) -> String {
+    fn why(own: InviteeState, call: &Founding) -> String {
         refusal(&own, call).unwrap_or_default()
     }
 
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn a_node_with_raft_state_or_a_running_raft_takes_part_in_no_other() {
-        let bound = Standing { bound: Some(ClusterId(6)), ..EMPTY };
+        let bound = InviteeState { bound: Some(ClusterId(6)), ..EMPTY };
         assert!(why(bound, &call()).contains("takes part in cluster"));
-        assert!(why(Standing { formed: true, ..EMPTY }, &call()).contains("has data"));
+        assert!(why(InviteeState { formed: true, ..EMPTY }, &call()).contains("has data"));
     }
 
     #[test]

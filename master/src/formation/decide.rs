@@ -16,7 +16,7 @@ pub(crate) struct Instance(pub u128);
 
 /// This node's own state when a round of meetings begins. The node is empty: a node with data forms no cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnState {
     /// Number of this start of its process.
     pub(crate) instance: Instance,
     /// Its node id.
@@ -35,16 +35,16 @@ pub(crate) struct Own {
 
 /// Result of a call to one address of the list.
 #[derive(Clone, Debug)]
-pub(crate) struct Met {
+pub(crate) struct PeerReply {
     /// The address as listed.
     pub(crate) address: HostPort,
     /// The node there, or why there was no answer.
-    pub(crate) answer: Result<Answer, String>,
+    pub(crate) answer: Result<PeerState, String>,
 }
 
 /// A master's answer to `Meet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct PeerState {
     /// Number of its process's start.
     pub(crate) instance: Instance,
     /// Its node id.
@@ -69,7 +69,7 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// Meet again, for these reasons.
-    Wait(Vec<Reason>),
+    Wait(Vec<FormingReason>),
     /// Found a cluster with these members, by these calls.
     Found {
         /// Every member, this node included.
@@ -94,9 +94,9 @@ pub(crate) struct Invitation {
     pub(crate) replaces: Option<ClusterId>,
 }
 
-/// Reason to wait.
+/// Reason to wait with forming a cluster or joining one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum FormingReason {
     /// The list is not complete: names without addresses, or fewer masters than there should be.
     List(String),
     /// The peer at this address does not answer; the text says why.
@@ -119,7 +119,7 @@ pub(crate) enum Reason {
     Refused(HostPort, String),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FormingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::List(why) => f.write_str(why),
@@ -157,7 +157,7 @@ impl fmt::Display for Reason {
 ///
 /// # Errors
 /// [`FormationError::SelfTwice`], or [`FormationError::SelfMissing`] once every master has answered.
-pub(crate) fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationError> {
+pub(crate) fn find_self(own: &OwnState, met: &[PeerReply]) -> Result<Option<HostPort>, FormationError> {
     let mut found = own.advertise.entry(&own.list.addresses).cloned();
     let advertised = found.is_some();
     for (address, answer) in answered(met) {
@@ -182,22 +182,22 @@ pub(crate) fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, Form
     Ok(found)
 }
 
-fn answered(met: &[Met]) -> impl Iterator<Item = (&HostPort, &Answer)> {
+fn answered(met: &[PeerReply]) -> impl Iterator<Item = (&HostPort, &PeerState)> {
     met.iter().filter_map(|met| Some((&met.address, met.answer.as_ref().ok()?)))
 }
 
 /// Number of addresses of the family of `at` that answered.
-fn reached(at: &HostPort, met: &[Met]) -> usize {
+fn reached(at: &HostPort, met: &[PeerReply]) -> usize {
     let family = |address: &HostPort| address.ip().map(|ip| ip.is_ipv4());
     answered(met).filter(|(address, _)| family(address) == family(at)).count()
 }
 
 /// Returns the masters that answered. A master that answered at its IPv4 and its IPv6 address counts once, at the
 /// address that it calls its own.
-fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
-    let mut masters: Vec<(&HostPort, &Answer)> = Vec::new();
+fn distinct<'a>(own: &OwnState, met: &'a [PeerReply]) -> Vec<(&'a HostPort, &'a PeerState)> {
+    let mut masters: Vec<(&HostPort, &PeerState)> = Vec::new();
     for (at, answer) in answered(met) {
-        let same = |(other, earlier): &(&HostPort, &Answer)| {
+        let same = |(other, earlier): &(&HostPort, &PeerState)| {
             earlier.instance == answer.instance && own.list.may_be_one(other, at)
         };
         match masters.iter().position(same) {
@@ -211,14 +211,14 @@ fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
 
 /// Decides after a round. `met` holds the result for each address of the list that was called.
 #[must_use]
-pub(crate) fn decide(own: &Own, met: &[Met]) -> Decision {
+pub(crate) fn decide(own: &OwnState, met: &[PeerReply]) -> Decision {
     match checked(own, met) {
         Ok(decision) => decision,
         Err(error) => Decision::Fatal(error),
     }
 }
 
-fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
+fn checked(own: &OwnState, met: &[PeerReply]) -> Result<Decision, FormationError> {
     check_versions(own, met)?;
     let me = find_self(own, met)?;
     // This node is not one of the peers that can be formed, absent or of another opinion.
@@ -231,18 +231,18 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
 
     let mut reasons = Vec::new();
     if let Some(Belonging { cluster, founder: None }) = own.belonging {
-        reasons.push(Reason::Absent(cluster));
+        reasons.push(FormingReason::Absent(cluster));
     }
     // Once all masters have answered, an address of the other family need not answer.
     let all_met = me.is_some() && answers.len() + 1 >= own.list.masters;
     for met in met.iter().filter(|met| !all_met && Some(&met.address) != me.as_ref()) {
         if let Err(why) = &met.answer {
-            reasons.push(Reason::Unreachable(met.address.clone(), why.clone()));
+            reasons.push(FormingReason::Unreachable(met.address.clone(), why.clone()));
         }
     }
     if answers.len() + usize::from(me.is_some()) > own.list.masters {
         let (listed, there) = (own.list.masters, answers.len() + 1);
-        reasons.push(Reason::List(format!(
+        reasons.push(FormingReason::List(format!(
             "by --peers there are {listed} masters, but {there} answer: correct it or its DNS records"
         )));
     }
@@ -251,15 +251,15 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
         let at = (*at).clone();
         match answer {
             // The peer's first round has not begun.
-            answer if answer.list.is_empty() => reasons.push(Reason::NotReady(at)),
+            answer if answer.list.is_empty() => reasons.push(FormingReason::NotReady(at)),
             answer if answer.list != mine => {
                 let ours = own.list.addresses.clone();
-                reasons.push(Reason::OtherList(at, answer.list.clone(), ours));
+                reasons.push(FormingReason::OtherList(at, answer.list.clone(), ours));
             }
-            answer if answer.addresses.raft.is_empty() => reasons.push(Reason::NotReady(at)),
+            answer if answer.addresses.raft.is_empty() => reasons.push(FormingReason::NotReady(at)),
             // With this answer, the members' map would send Raft calls to an address where another node answers.
             answer if answer.addresses.raft != at.to_string() && mine.contains(&answer.addresses.raft) => {
-                reasons.push(Reason::OtherEntry(at, answer.addresses.raft.clone()));
+                reasons.push(FormingReason::OtherEntry(at, answer.addresses.raft.clone()));
             }
             _ => {}
         }
@@ -269,7 +269,7 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     if let Some((at, answer)) = answers.iter().min_by_key(|(_, answer)| answer.node)
         && answer.node < own.node
     {
-        return Ok(Decision::Wait(vec![Reason::Founder((*at).clone(), answer.node)]));
+        return Ok(Decision::Wait(vec![FormingReason::Founder((*at).clone(), answer.node)]));
     }
     let mut members: BTreeMap<NodeId, MasterNode> =
         answers.iter().map(|(_, answer)| (answer.node, answer.addresses.clone())).collect();
@@ -285,9 +285,9 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     Ok(Decision::Found { members, invitations })
 }
 
-fn check_versions(own: &Own, met: &[Met]) -> Result<(), FormationError> {
+fn check_versions(own: &OwnState, met: &[PeerReply]) -> Result<(), FormationError> {
     let range = |versions: &RangeInclusive<u32>| format!("{} to {}", versions.start(), versions.end());
-    for Met { address, answer } in met {
+    for PeerReply { address, answer } in met {
         if let Ok(answer) = answer
             && common_version(own.versions.clone(), answer.versions.clone()).is_none()
         {
@@ -303,9 +303,9 @@ fn check_versions(own: &Own, met: &[Met]) -> Result<(), FormationError> {
 }
 
 fn check_distinct(
-    own: &Own,
+    own: &OwnState,
     me: Option<&HostPort>,
-    answers: &[(&HostPort, &Answer)],
+    answers: &[(&HostPort, &PeerState)],
 ) -> Result<(), FormationError> {
     for (place, (at, answer)) in answers.iter().enumerate() {
         if let (Some(me), true) = (me, answer.node == own.node) {
@@ -332,7 +332,10 @@ fn check_distinct(
 }
 
 /// Decides if peers are formed; `None` if none of those that answered is.
-fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Option<Decision>, FormationError> {
+fn formed_elsewhere(
+    own: &OwnState,
+    answers: &[(&HostPort, &PeerState)],
+) -> Result<Option<Decision>, FormationError> {
     let formed: Vec<(HostPort, ClusterId)> = answers
         .iter()
         .filter(|(_, answer)| answer.formed)
@@ -360,9 +363,10 @@ fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Optio
     });
     Ok(Some(match joinable {
         Some(cluster) => Decision::Join(Belonging { cluster, founder: None }),
-        None if agree => {
-            Decision::Wait(vec![Reason::Formed(*some, formed.iter().map(|(at, _)| at.clone()).collect())])
-        }
-        None => Decision::Wait(vec![Reason::SeveralClusters(formed)]),
+        None if agree => Decision::Wait(vec![FormingReason::Formed(
+            *some,
+            formed.iter().map(|(at, _)| at.clone()).collect(),
+        )]),
+        None => Decision::Wait(vec![FormingReason::SeveralClusters(formed)]),
     }))
 }

@@ -9,7 +9,7 @@ use mc_log::MasterNode;
 use mc_raft::AddressBook;
 use mc_types::{ClusterId, HostPort, NodeId};
 
-use super::{Answer, Formation, FormationError, Met, Plan, find_self};
+use super::{Formation, FormationError, PeerReply, PeerState, Plan, find_self};
 use crate::config::{Entries, Expansion};
 
 /// Pause between two rounds of calls to the other masters, while nobody leads or the cluster does not know this
@@ -135,7 +135,7 @@ impl Follower<'_> {
     /// A master that is its cluster's only member needs no other one, as its own data proves. So it goes on beside masters of
     /// another cluster: after a rescue these may be the old ones, started again with their old data. An address that does not
     /// answer may be one of this cluster, which is about to start, too.
-    fn check_list(&mut self, now: &ClusterView, met: &[Met]) -> Result<(), FormationError> {
+    fn check_list(&mut self, now: &ClusterView, met: &[PeerReply]) -> Result<(), FormationError> {
         let (ours, me) = (self.cluster, self.formation.service.instance());
         let others = met
             .iter()
@@ -166,7 +166,7 @@ impl Follower<'_> {
         }
         let [there, here] = [&before, addresses].map(|node| self.meet_at(&node.raft));
         let (there, here) = futures::join!(there, here);
-        let is_node = |answer: &Answer| answer.node == node && answer.cluster == Some(self.cluster);
+        let is_node = |answer: &PeerState| answer.node == node && answer.cluster == Some(self.cluster);
         let Some(here) = here.filter(is_node).filter(|answer| answer.addresses == *addresses) else { return };
         match there.filter(is_node) {
             Some(there) if there.instance != here.instance => self.complain(format!(
@@ -180,7 +180,7 @@ impl Follower<'_> {
         }
     }
 
-    async fn meet_at(&self, raft: &str) -> Option<Answer> {
+    async fn meet_at(&self, raft: &str) -> Option<PeerState> {
         self.formation.who_is_at(&HostPort::parse(raft, 0).ok()?).await.ok()
     }
 

@@ -3,7 +3,7 @@
 
 use mc_proto::v1;
 
-use super::accept::{Standing, refusal};
+use super::accept::{InviteeState, refusal};
 use super::meet;
 use crate::fuzz::NODE;
 
@@ -14,6 +14,6 @@ pub fn meet_reply(reply: &v1::MeetReply) -> bool {
 
 /// Whether an empty master accepts this call to take part in a new cluster.
 pub fn found_request(request: &v1::FoundRequest) -> bool {
-    let own = Standing { node: NODE, belonging: None, bound: None, formed: false };
+    let own = InviteeState { node: NODE, belonging: None, bound: None, formed: false };
     meet::founding(request).is_some_and(|call| refusal(&own, &call).is_none())
 }

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::accept::Founding;
-use super::{Answer, Instance, Invitation};
+use super::{Instance, Invitation, PeerState};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -49,7 +49,7 @@ impl Dialer {
         Ok(RaftClient::new(channel))
     }
 
-    pub(super) async fn meet(&self, address: &HostPort, request: MeetRequest) -> Result<Answer, String> {
+    pub(super) async fn meet(&self, address: &HostPort, request: MeetRequest) -> Result<PeerState, String> {
         let mut client = self.client(address)?;
         // Connecting and calling have deadlines of their own; this one bounds their sum, whatever the channel does.
         let call = tokio::time::timeout(CONNECT_TIMEOUT + CALL_TIMEOUT, client.meet(request)).await;
@@ -111,9 +111,9 @@ fn optional_cluster(bytes: &[u8]) -> Option<Option<ClusterId>> {
     if bytes.is_empty() { Some(None) } else { ClusterId::from_bytes(bytes).map(Some) }
 }
 
-pub(super) fn answer(reply: MeetReply) -> Option<Answer> {
+pub(super) fn answer(reply: MeetReply) -> Option<PeerState> {
     let addresses = reply.addresses.unwrap_or_default();
-    Some(Answer {
+    Some(PeerState {
         instance: Instance(u128::from_be_bytes(reply.instance.as_ref().try_into().ok()?)),
         node: NodeId::from_bytes(&reply.node_id)?,
         cluster: optional_cluster(&reply.cluster_id)?,

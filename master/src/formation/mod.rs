@@ -63,7 +63,9 @@ mod tests;
 
 pub(crate) use advertise::Advertise;
 pub use advertise::BoundAddresses;
-pub(crate) use decide::{Answer, Decision, Instance, Invitation, Met, Own, Reason, decide, find_self};
+pub(crate) use decide::{
+    Decision, FormingReason, Instance, Invitation, OwnState, PeerReply, PeerState, decide, find_self,
+};
 pub use error::FormationError;
 pub(crate) use follow::ClusterView;
 pub(crate) use run::{Formation, FormationConfig, Formed, Plan};

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::accept::Founding;
 use super::meet::{self, Dialer};
 use super::{
-    Advertise, Answer, Decision, FormationError, FormationService, Invitation, Met, Own, Reason, decide,
-    find_self,
+    Advertise, Decision, FormationError, FormationService, FormingReason, Invitation, OwnState, PeerReply,
+    PeerState, decide, find_self,
 };
 use crate::config::{Entries, Expansion, PeerList, Resolver};
-use crate::data_dir::{Belonging, Identity};
+use crate::data_dir::{Belonging, IdentityFile};
 
 /// Pause between two rounds of meetings.
 const ROUND: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ impl Formation {
     /// Creates both sides of formation. `has_raft_state` says whether the Raft log holds anything: a vote, an entry or
     /// a snapshot.
     #[must_use]
-    pub(crate) fn new(identity: Identity, has_raft_state: bool, config: FormationConfig) -> Self {
+    pub(crate) fn new(identity: IdentityFile, has_raft_state: bool, config: FormationConfig) -> Self {
         let service = FormationService::new(identity, has_raft_state);
         match &config.plan {
             Plan::Peers(list) => {
@@ -190,7 +190,7 @@ impl Formation {
                 Round::Wait(reasons) => reasons,
             };
             waiting.say(&self.service, &reasons);
-            let refused = reasons.iter().any(|reason| matches!(reason, Reason::Refused(..)));
+            let refused = reasons.iter().any(|reason| matches!(reason, FormingReason::Refused(..)));
             tokio::select! {
                 () = tokio::time::sleep(if refused { REFOUND } else { ROUND }) => {}
                 () = self.service.stirred.notified() => {}
@@ -201,7 +201,7 @@ impl Formation {
     async fn round(&self, list: &PeerList) -> Result<Round, FormationError> {
         let entries = match list.expand(&self.config.resolver).await? {
             Expansion::Entries(entries) => entries,
-            Expansion::Incomplete(why) => return Ok(Round::Wait(vec![Reason::List(why)])),
+            Expansion::Incomplete(why) => return Ok(Round::Wait(vec![FormingReason::List(why)])),
         };
         self.service.show_list(entries.addresses.clone());
         let own = self.own(entries).await;
@@ -224,8 +224,8 @@ impl Formation {
         }
     }
 
-    pub(super) async fn own(&self, list: Entries) -> Own {
-        Own {
+    pub(super) async fn own(&self, list: Entries) -> OwnState {
+        OwnState {
             instance: self.service.instance(),
             node: self.service.node(),
             belonging: self.service.with_identity(|identity| identity.belonging()).await,
@@ -238,14 +238,14 @@ impl Formation {
 
     /// Calls `Meet` at all `addresses` at once, except the one that `--advertise` names as this node: it may not be
     /// reachable from inside.
-    pub(super) async fn meet_all(&self, own: &Own, addresses: &[HostPort]) -> Vec<Met> {
+    pub(super) async fn meet_all(&self, own: &OwnState, addresses: &[HostPort]) -> Vec<PeerReply> {
         let me = own.advertise.entry(addresses);
         let others = addresses.iter().filter(|address| Some(*address) != me);
         join_all(others.map(|address| self.meet(own, address))).await
     }
 
     /// Calls `Meet` at one address: says who this node is and returns who is there.
-    pub(super) async fn meet(&self, own: &Own, address: &HostPort) -> Met {
+    pub(super) async fn meet(&self, own: &OwnState, address: &HostPort) -> PeerReply {
         let request = MeetRequest {
             instance: meet::bytes(&own.instance.0.to_be_bytes()),
             node_id: meet::bytes(&own.node.to_bytes()),
@@ -257,19 +257,19 @@ impl Formation {
             version_max: *VERSIONS.end(),
             software: env!("CARGO_PKG_VERSION").into(),
         };
-        Met { address: address.clone(), answer: self.dialer.meet(address, request).await }
+        PeerReply { address: address.clone(), answer: self.dialer.meet(address, request).await }
     }
 
     /// Asks which node is at a Raft address. A leader does so before it takes a master in.
     ///
     /// # Errors
     /// Says why no master answered.
-    pub(crate) async fn who_is_at(&self, raft: &HostPort) -> Result<Answer, String> {
+    pub(crate) async fn who_is_at(&self, raft: &HostPort) -> Result<PeerState, String> {
         let own = self.own(Entries::default()).await;
         self.meet(&own, raft).await.answer
     }
 
-    async fn join(&self, own: &Own, belonging: Belonging) -> Result<Round, FormationError> {
+    async fn join(&self, own: &OwnState, belonging: Belonging) -> Result<Round, FormationError> {
         if !self.service.bind(own.belonging, belonging).await? {
             // A founding was accepted since the round began, so the round's answers are out of date.
             return Ok(Round::Wait(Vec::new()));
@@ -285,7 +285,7 @@ impl Formation {
     /// exact.
     async fn found(
         &self,
-        own: &Own,
+        own: &OwnState,
         members: BTreeMap<NodeId, MasterNode>,
         invitations: &[Invitation],
     ) -> Result<Round, FormationError> {
@@ -303,9 +303,9 @@ impl Formation {
         }
         let asked = invitations.iter().map(|invitation| async {
             let answer = self.dialer.found(invitation, cluster, own.node, &members).await;
-            answer.err().map(|why| Reason::Refused(invitation.address.clone(), why))
+            answer.err().map(|why| FormingReason::Refused(invitation.address.clone(), why))
         });
-        let refused: Vec<Reason> = join_all(asked).await.into_iter().flatten().collect();
+        let refused: Vec<FormingReason> = join_all(asked).await.into_iter().flatten().collect();
         if !refused.is_empty() {
             return Ok(Round::Wait(refused));
         }
@@ -321,7 +321,7 @@ impl Formation {
 enum Round {
     Formed(Formed),
     /// Meet again. No reasons mean that the answers were out of date, and that the last logged reasons still hold.
-    Wait(Vec<Reason>),
+    Wait(Vec<FormingReason>),
 }
 
 /// The last logged reasons for waiting, and when they were logged.
@@ -331,7 +331,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn say(&mut self, service: &FormationService, reasons: &[Reason]) {
+    fn say(&mut self, service: &FormationService, reasons: &[FormingReason]) {
         if reasons.is_empty() {
             return;
         }

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tonic::Status;
 
-use super::accept::{Founding, Standing, refusal};
+use super::accept::{Founding, InviteeState, refusal};
 use super::{Instance, meet};
-use crate::data_dir::{Belonging, Identity, IdentityError};
+use crate::data_dir::{Belonging, IdentityError, IdentityFile};
 
 /// Answering side of formation, which lives as long as the process. It answers who this node is, whether it takes part
 /// in a founding, and which Raft calls are for it.
@@ -22,7 +22,7 @@ pub(crate) struct FormationService {
     node: NodeId,
     instance: Instance,
     /// Locked from a look at the identity until the change that follows from it is recorded.
-    identity: Arc<tokio::sync::Mutex<Identity>>,
+    identity: Arc<tokio::sync::Mutex<IdentityFile>>,
     /// The cluster whose Raft runs, or is about to run, in this process. It is set once, with the identity locked, and
     /// no founding is accepted from that moment on.
     bound: OnceLock<ClusterId>,
@@ -50,7 +50,7 @@ struct Shown {
 }
 
 impl FormationService {
-    pub(super) fn new(identity: Identity, has_state: bool) -> Self {
+    pub(super) fn new(identity: IdentityFile, has_state: bool) -> Self {
         Self {
             node: identity.node(),
             instance: Instance(rand::random()),
@@ -197,7 +197,7 @@ impl FormationService {
     pub(super) async fn accept(&self, call: Founding) -> Result<Option<String>, IdentityError> {
         let mut guard = Arc::clone(&self.identity).lock_owned().await;
         // Checked under the lock that binding holds, too: a bound node accepts nothing.
-        let own = Standing {
+        let own = InviteeState {
             node: self.node,
             belonging: guard.belonging(),
             bound: self.cluster(),
@@ -235,7 +235,7 @@ impl FormationService {
     /// Reads or changes the identity on a thread that may block.
     pub(super) async fn with_identity<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Identity) -> T + Send + 'static,
+        work: impl FnOnce(&mut IdentityFile) -> T + Send + 'static,
     ) -> T {
         let mut guard = Arc::clone(&self.identity).lock_owned().await;
         in_background(move || work(&mut guard)).await

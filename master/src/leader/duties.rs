@@ -8,7 +8,7 @@ use mc_types::StoreId;
 use tokio::time::Instant;
 
 use crate::leader::services::Services;
-use crate::leader::term::{Coordinator, LOOK_INTERVAL, Leading, Liveness, News, Refusal};
+use crate::leader::term::{Coordinator, LOOK_INTERVAL, Leading, Liveness, Refusal, StoreEvents};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,15 +20,15 @@ const SWEEP_LIMIT: u32 = 256;
 /// commit entries, so that waiting for a commit does not hide a store's silence.
 pub(crate) async fn watch_stores(services: Arc<Services>) {
     let coordinator = &services.coordinator;
-    let mut said = Said::default();
+    let mut logged = LastLogged::default();
     while coordinator.pause(LOOK_INTERVAL).await {
         match coordinator.on_duty() {
             Some(leading) => {
                 services.stores.refresh_suspects(&leading);
                 let is_mounted =
                     |store| coordinator.read(|applied| applied.state.mounted_epoch(store).is_some());
-                if let Some(Line { suspects, more, back }) =
-                    said.of(leading.term, &leading.liveness, is_mounted, leading.elapsed())
+                if let Some(StoresLine { suspects, more, back }) =
+                    logged.of(leading.term, &leading.liveness, is_mounted, leading.elapsed())
                 {
                     let (suspects, back) = (listed(&suspects), listed(&back));
                     tracing::info!(%suspects, more, %back, "stores changed");
@@ -49,7 +49,7 @@ fn listed(stores: &[StoreId]) -> String {
 
 /// The state of the stores as last logged. Many stores that come and go at once make few log lines, and short ones.
 #[derive(Debug, Default)]
-struct Said {
+struct LastLogged {
     term: u64,
     /// Number of this term's changes that were looked at.
     seen: u64,
@@ -59,7 +59,7 @@ struct Said {
 
 /// A line about the stores.
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct StoresLine {
     /// The first suspects.
     suspects: Vec<StoreId>,
     /// Number of the other suspects.
@@ -70,7 +70,7 @@ struct Line {
     back: Vec<StoreId>,
 }
 
-impl Said {
+impl LastLogged {
     /// Least time between two lines.
     const EACH: Duration = Duration::from_secs(1);
     /// Most ids in a list of a line.
@@ -83,9 +83,9 @@ impl Said {
         liveness: &Liveness,
         is_mounted: impl Fn(StoreId) -> bool,
         now: Duration,
-    ) -> Option<Line> {
+    ) -> Option<StoresLine> {
         let seen = if self.term == term { self.seen } else { 0 };
-        let News { stores, seen, .. } = liveness.news(Some(seen), usize::MAX);
+        let StoreEvents { stores, seen, .. } = liveness.news(Some(seen), usize::MAX);
         let suspects = liveness.suspects();
         let is_news = !stores.is_empty() || self.suspects != *suspects;
         if !is_news || self.at.is_some_and(|at| now.saturating_sub(at) < Self::EACH) {
@@ -93,7 +93,7 @@ impl Said {
         }
         let back = stores.iter().filter(|(_, suspect)| !suspect).map(|(store, _)| *store);
         let back = back.filter(|store| is_mounted(*store));
-        let line = Line {
+        let line = StoresLine {
             suspects: suspects.iter().copied().take(Self::IDS).collect(),
             more: suspects.len().saturating_sub(Self::IDS),
             back: back.take(Self::IDS).collect(),
@@ -196,12 +196,12 @@ mod tests {
 
     #[test]
     fn stores_that_come_and_go_by_the_hundred_make_one_short_line_a_second() {
-        let (mut said, liveness) = (Said::default(), liveness());
+        let (mut logged, liveness) = (LastLogged::default(), liveness());
         let many: Vec<_> = (0..400).map(StoreId).collect();
         for store in &many {
             liveness.opened(*store, MS(0));
         }
-        assert_eq!(said.of(1, &liveness, |_| true, MS(0)), None, "nothing is suspect, as before");
+        assert_eq!(logged.of(1, &liveness, |_| true, MS(0)), None, "nothing is suspect, as before");
         for store in &many {
             liveness.closed(*store);
         }
@@ -212,25 +212,25 @@ mod tests {
                 liveness.beat(*store, MS(100 * look as u64));
             }
             liveness.refresh(many.iter().copied(), MS(100 * look as u64));
-            lines.extend(said.of(1, &liveness, |_| true, MS(100 * look as u64)));
+            lines.extend(logged.of(1, &liveness, |_| true, MS(100 * look as u64)));
         }
         assert_eq!(lines.len(), 10, "of a hundred changes in ten seconds");
-        assert_eq!(lines[0], Line { suspects: many[..8].to_vec(), more: 391, back: vec![] });
+        assert_eq!(lines[0], StoresLine { suspects: many[..8].to_vec(), more: 391, back: vec![] });
         assert_eq!((lines[1].more, lines[1].back.len()), (381, 8));
         assert!(lines.iter().all(|line| line.suspects.len() <= 8));
         for store in &many {
             liveness.opened(*store, MS(9_950));
         }
         liveness.refresh(many.iter().copied(), MS(9_950));
-        assert_eq!(said.of(1, &liveness, |_| true, MS(9_950)), None);
-        let last = said.of(1, &liveness, |_| true, MS(10_100)).unwrap();
-        assert_eq!((last.suspects, last.more), (vec![], 0), "the last state is said, a little later");
+        assert_eq!(logged.of(1, &liveness, |_| true, MS(9_950)), None);
+        let last = logged.of(1, &liveness, |_| true, MS(10_100)).unwrap();
+        assert_eq!((last.suspects, last.more), (vec![], 0), "the last state is logged, a little later");
     }
 
     #[test]
     fn a_store_that_is_unmounted_is_not_back() {
         let (store, other) = (StoreId(7), StoreId(8));
-        let (mut said, liveness) = (Said::default(), liveness());
+        let (mut logged, liveness) = (LastLogged::default(), liveness());
         for store in [store, other] {
             liveness.opened(store, MS(10));
             liveness.closed(store);
@@ -239,19 +239,19 @@ mod tests {
         // One is unmounted, so no look finds it any more; the other one is back.
         liveness.opened(other, MS(30));
         assert!(liveness.refresh([other].into_iter(), MS(30)));
-        let line = said.of(1, &liveness, |it| it == other, MS(100)).unwrap();
-        assert_eq!(line, Line { suspects: vec![], more: 0, back: vec![other] });
+        let line = logged.of(1, &liveness, |it| it == other, MS(100)).unwrap();
+        assert_eq!(line, StoresLine { suspects: vec![], more: 0, back: vec![other] });
 
         liveness.closed(other);
         assert!(liveness.look_at(other, MS(200)));
         assert!(liveness.refresh([].into_iter(), MS(210)));
-        assert_eq!(said.of(1, &liveness, |_| false, MS(5_000)), None, "its unmount has a line of its own");
+        assert_eq!(logged.of(1, &liveness, |_| false, MS(5_000)), None, "its unmount has a line of its own");
     }
 
     #[test]
     fn a_store_that_reconnects_between_two_looks_is_named() {
         let store = StoreId(7);
-        let (mut said, first) = (Said::default(), liveness());
+        let (mut logged, first) = (LastLogged::default(), liveness());
         let reconnects = |liveness: &Liveness| {
             liveness.opened(store, MS(10));
             liveness.closed(store);
@@ -259,14 +259,14 @@ mod tests {
             liveness.opened(store, MS(30));
             assert!(liveness.look_at(store, MS(30)));
         };
-        let line = Line { suspects: vec![], more: 0, back: vec![store] };
+        let line = StoresLine { suspects: vec![], more: 0, back: vec![store] };
         reconnects(&first);
-        assert_eq!(said.of(1, &first, |_| true, MS(100)).as_ref(), Some(&line));
-        assert_eq!(said.of(1, &first, |_| true, MS(5_000)), None, "once");
+        assert_eq!(logged.of(1, &first, |_| true, MS(100)).as_ref(), Some(&line));
+        assert_eq!(logged.of(1, &first, |_| true, MS(5_000)), None, "once");
         let next = liveness();
         reconnects(&next);
         assert_eq!(
-            said.of(2, &next, |_| true, MS(7_000)).as_ref(),
+            logged.of(2, &next, |_| true, MS(7_000)).as_ref(),
             Some(&line),
             "each term counts its own changes"
         );
@@ -275,14 +275,14 @@ mod tests {
     #[test]
     fn the_end_of_a_suspicion_is_said_in_the_next_term() {
         let store = StoreId(7);
-        let (mut said, first) = (Said::default(), liveness());
+        let (mut logged, first) = (LastLogged::default(), liveness());
         first.opened(store, MS(10));
         first.closed(store);
         first.refresh(std::iter::once(store), MS(20));
-        assert_eq!(said.of(1, &first, |_| true, MS(100)).unwrap().suspects, [store]);
+        assert_eq!(logged.of(1, &first, |_| true, MS(100)).unwrap().suspects, [store]);
         assert_eq!(
-            said.of(2, &liveness(), |_| true, MS(2_000)),
-            Some(Line { suspects: vec![], more: 0, back: vec![] })
+            logged.of(2, &liveness(), |_| true, MS(2_000)),
+            Some(StoresLine { suspects: vec![], more: 0, back: vec![] })
         );
     }
 }

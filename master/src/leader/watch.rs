@@ -73,7 +73,7 @@ fn client_addresses(services: &Services) -> Vec<String> {
 
 /// Leader and store changes that a watcher has been told.
 #[derive(Debug, Default)]
-struct Told {
+struct WatcherProgress {
     leader: Option<KnownLeader>,
     /// Term whose leader told the watcher about stores, and how many of its changes the watcher has been told.
     stores: Option<(u64, u64)>,
@@ -84,7 +84,7 @@ struct Told {
 }
 
 /// News for one watcher.
-pub(crate) struct Event {
+pub(crate) struct WatchEvent {
     pub(crate) leader: Option<KnownLeader>,
     /// Client addresses of all members.
     pub(crate) masters: Vec<String>,
@@ -98,14 +98,14 @@ pub(crate) struct Event {
 
 /// Reports leader and store changes until the watcher hangs up or this master stops. With `leader_only`, reports
 /// nothing about stores.
-pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receiver<Event> {
+pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receiver<WatchEvent> {
     let (events, stream) = mpsc::channel(2);
     tokio::spawn(async move {
         let coordinator = &services.coordinator;
         let mut leader = services.raft.leadership();
         let mut changes = (!leader_only).then(|| services.stores.changes());
         let mut members = services.addresses.subscribe();
-        let mut told = Told::default();
+        let mut told = WatcherProgress::default();
         // Who leads is told at once, even if it takes a round trip to tell about the stores, too.
         let mut patient = false;
         loop {
@@ -158,10 +158,10 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
     stream
 }
 
-impl Told {
+impl WatcherProgress {
     /// Returns the next event for the watcher and records it as told.
-    fn next(&mut self, services: &Services, leading: Option<&Leading>) -> Event {
-        let mut event = Event {
+    fn next(&mut self, services: &Services, leading: Option<&Leading>) -> WatchEvent {
+        let mut event = WatchEvent {
             leader: services.coordinator.leader(),
             masters: client_addresses(services),
             spread: watchers_spread(services.stores.watchers()),

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::answers::{UNAVAILABLE_IN_CURRENT_MODE, failure, invalid, or_unavailable};
-use super::forward::{Asked, on_leader};
+use super::forward::{PassableRequest, on_leader};
 use super::tenant::{index_name, text};
-use crate::api::{AnswerSize, Api};
-use crate::leader::{Refusal, Removed, Services};
+use crate::api::{Api, ReplySize};
+use crate::leader::{Refusal, RemovalPage, Services};
 
 /// Mooncake's number for a job that it does not know.
 const JOB_NOT_FOUND: i32 = -1402;
@@ -45,7 +45,7 @@ struct RemovedAll {
 pub(super) async fn remove_all(
     State(api): State<Arc<Api>>,
     Query(RemoveAll { force, tenant_id }): Query<RemoveAll>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     let force = matches!(&*force, "true" | "1");
     if tenant_id.len() > MAX_TENANT_LEN {
@@ -75,7 +75,7 @@ pub(super) async fn remove_all(
         }
         Ok(Json(RemovedAll { success: true, removed_count }).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, removed).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Small, removed).await)
 }
 
 /// How far a removal has come.
@@ -99,7 +99,8 @@ async fn removed_of(
     }
     let mut from = 0;
     loop {
-        let Removed { objects, next, .. } = services.objects.remove_matching(tenant, "", false, from).await?;
+        let RemovalPage { objects, next, .. } =
+            services.objects.remove_matching(tenant, "", false, from).await?;
         *count += objects;
         match next {
             None => return Ok(Progress::Done),
@@ -125,7 +126,7 @@ async fn all_tenants(services: &Services) -> Result<Vec<String>, Refusal> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Job {
+pub(super) struct JobQuery {
     #[serde(default)]
     job_id: String,
 }
@@ -146,7 +147,7 @@ pub(super) async fn create_drain_job(body: Bytes) -> Response {
 }
 
 /// `/api/v1/drain_jobs/query?job_id=ID` and `/api/v1/drain_jobs/cancel`: no job is known.
-pub(super) async fn find_drain_job(Query(Job { job_id }): Query<Job>) -> Response {
+pub(super) async fn find_drain_job(Query(JobQuery { job_id }): Query<JobQuery>) -> Response {
     if !is_uuid(&job_id) {
         return invalid("Missing or invalid job_id");
     }

@@ -11,7 +11,7 @@ use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::api::{AnswerSize, Api};
+use crate::api::{Api, ReplySize};
 use crate::leader::{Refusal, Services};
 
 /// Longest time until a request is answered. Mooncake's transfer engine waits for 3 s, once.
@@ -28,14 +28,14 @@ const PASSED_ON: [HeaderName; 2] = [header::CONTENT_TYPE, NEXT];
 
 /// A request as it came, which the leader can answer as well.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PassableRequest {
     pub(super) method: Method,
     pub(super) body: Bytes,
     uri: Uri,
     forwarded: bool,
 }
 
-impl<S: Send + Sync> FromRequest<S> for Asked {
+impl<S: Send + Sync> FromRequest<S> for PassableRequest {
     type Rejection = BytesRejection;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, BytesRejection> {
@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequest<S> for Asked {
 }
 
 /// Why a leader's answer is missing.
-enum Missing {
+enum NoReply {
     /// It did not act on the request, or acting twice is no harm: the next leader can be asked.
     Again(String),
     /// A change may have been made or not.
@@ -66,8 +66,8 @@ enum Missing {
 /// The reason why there is no answer now.
 pub(super) async fn on_leader<F>(
     api: &Api,
-    asked: &Asked,
-    size: AnswerSize,
+    asked: &PassableRequest,
+    size: ReplySize,
     serve: impl Fn(Arc<Services>) -> F,
 ) -> Result<Response, String>
 where
@@ -77,7 +77,7 @@ where
         return Err("this master belongs to no cluster yet".into());
     };
     let end = Instant::now() + WITHIN;
-    let Ok(room) = timeout_at(end, api.answers.reserve(size)).await else {
+    let Ok(room) = timeout_at(end, api.reply_memory.reserve(size)).await else {
         return Err("this master sends as many large answers as it has memory for: try again shortly".into());
     };
     loop {
@@ -90,7 +90,7 @@ where
                     Some(_) => format!("this master has no answer within {WITHIN:?}"),
                     None => services.coordinator.not_leader().to_string(),
                 };
-                let (Missing::Again(why) | Missing::Unknown(why)) = asked.unanswered(why);
+                let (NoReply::Again(why) | NoReply::Unknown(why)) = asked.unanswered(why);
                 return Err(why);
             }
         };
@@ -101,8 +101,8 @@ where
         let why = match services.coordinator.leader_http() {
             Some(leader) => match asked.forward(api, &leader, size, services.raft.timing(), end).await {
                 Ok(response) => return Ok(room.with(response).await),
-                Err(Missing::Unknown(why)) => return Err(why),
-                Err(Missing::Again(why)) => format!("{why}: try again shortly"),
+                Err(NoReply::Unknown(why)) => return Err(why),
+                Err(NoReply::Again(why)) => format!("{why}: try again shortly"),
             },
             None => services.coordinator.not_leader().to_string(),
         };
@@ -113,7 +113,7 @@ where
     }
 }
 
-impl Asked {
+impl PassableRequest {
     /// Returns the answer of the master at `leader`.
     ///
     /// A leader may have another one after it once `election_max` is over, so a connection gets no longer, and a read, which
@@ -122,17 +122,17 @@ impl Asked {
         &self,
         api: &Api,
         leader: &str,
-        size: AnswerSize,
+        size: ReplySize,
         timing: RaftTiming,
         end: Instant,
-    ) -> Result<Response, Missing> {
+    ) -> Result<Response, NoReply> {
         let mut request = http::Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
         // Held until the answer is here and its connection is closed.
-        let Ok(_place) = timeout_at(end, api.answers.pass_on()).await else {
-            return Err(Missing::Again(
+        let Ok(_place) = timeout_at(end, api.reply_memory.pass_on()).await else {
+            return Err(NoReply::Again(
                 "this master passes on as many requests as it has connections for".into(),
             ));
         };
@@ -143,7 +143,7 @@ impl Asked {
             match timeout_at(end, exchange(api.network(), leader, connect_by, size.most(), request)).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error @ ExchangeError::Unsent { .. })) => {
-                    return Err(Missing::Again(error.to_string()));
+                    return Err(NoReply::Again(error.to_string()));
                 }
                 Ok(Err(error @ ExchangeError::Unanswered { .. })) => {
                     return Err(self.unanswered(error.to_string()));
@@ -154,7 +154,7 @@ impl Asked {
                 }
             };
         if is_refusal(answer.status()) {
-            return Err(Missing::Again(format!("{leader} answers that it does not lead")));
+            return Err(NoReply::Again(format!("{leader} answers that it does not lead")));
         }
         let mut response = (answer.status(), std::mem::take(answer.body_mut())).into_response();
         response.headers_mut().remove(header::CONTENT_TYPE);
@@ -166,10 +166,10 @@ impl Asked {
     }
 
     /// Returns the failure of a master that may have acted on the request.
-    fn unanswered(&self, why: String) -> Missing {
+    fn unanswered(&self, why: String) -> NoReply {
         match self.reads() {
-            true => Missing::Again(why),
-            false => Missing::Unknown(format!("{why}: the change may have been made or not")),
+            true => NoReply::Again(why),
+            false => NoReply::Unknown(format!("{why}: the change may have been made or not")),
         }
     }
 
@@ -231,12 +231,12 @@ mod tests {
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
         let api = Api::new(NodeId(1), leader.clone(), metrics);
         let uri = Uri::from_static("/metadata?key=a");
-        let asked = Asked { method, body: Bytes::from_static(b"value"), uri, forwarded: false };
+        let asked = PassableRequest { method, body: Bytes::from_static(b"value"), uri, forwarded: false };
         let begun = Instant::now();
-        let answer = asked.forward(&api, "leader:9003", AnswerSize::Small, timing, begun + WITHIN).await;
+        let answer = asked.forward(&api, "leader:9003", ReplySize::Small, timing, begun + WITHIN).await;
         let (why, again) = match answer {
-            Err(Missing::Again(why)) => (why, true),
-            Err(Missing::Unknown(why)) => (why, false),
+            Err(NoReply::Again(why)) => (why, true),
+            Err(NoReply::Unknown(why)) => (why, false),
             Ok(answer) => (answer.status().to_string(), false),
         };
         (why, again, begun.elapsed())

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
 use super::answers::{TEXT, bad_request, failure, or_unavailable};
-use super::forward::{Asked, NEXT, on_leader};
-use crate::api::{AnswerSize, Api};
+use super::forward::{NEXT, PassableRequest, on_leader};
+use crate::api::{Api, ReplySize};
 use crate::leader::{Described, Refusal, Services};
 
 /// Tenant of keys that are asked for without one.
@@ -111,7 +111,7 @@ fn buffers(described: Described) -> Vec<Buffer> {
 pub(super) async fn get_all_keys(
     State(api): State<Arc<Api>>,
     page: Result<Query<PageOf>, QueryRejection>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     let PageOf { from, limit } = match page {
         Ok(Query(page)) => page,
@@ -122,7 +122,7 @@ pub(super) async fn get_all_keys(
         return bad_request(format!("limit={limit} is out of bounds: 1 to {PAGE_KEYS}"));
     }
     or_unavailable(
-        on_leader(&api, &asked, AnswerSize::Large, |services| page_of_keys(services, from, limit)).await,
+        on_leader(&api, &asked, ReplySize::Large, |services| page_of_keys(services, from, limit)).await,
     )
 }
 
@@ -168,7 +168,7 @@ where
 pub(super) async fn query_key(
     State(api): State<Arc<Api>>,
     Query(Key { key }): Query<Key>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     if key.is_empty() {
         let why = "no key is given: ask for /query_key?key=KEY";
@@ -182,14 +182,14 @@ pub(super) async fn query_key(
             Err(code) => failure(StatusCode::NOT_FOUND, code as i32, code.name()),
         })
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, replicas).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Small, replicas).await)
 }
 
 /// `/batch_query_keys?keys=KEY,KEY`: the replicas of several objects.
 pub(super) async fn batch_query_keys(
     State(api): State<Arc<Api>>,
     Query(Keys { keys: list }): Query<Keys>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     if list.is_empty() {
         return bad_request("No keys provided. Use ?keys=key1,key2,...");
@@ -204,7 +204,7 @@ pub(super) async fn batch_query_keys(
         let results = names.iter().map(|name| (*name).to_owned()).zip(found.into_iter().map(KeyResult::new));
         Ok(Json(Results { success: true, data: results.collect() }).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, results).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Large, results).await)
 }
 
 #[cfg(test)]

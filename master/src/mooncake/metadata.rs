@@ -12,8 +12,8 @@ use mc_index::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUE
 use mc_types::Code;
 use serde::Deserialize;
 
-use super::forward::{Asked, on_leader};
-use crate::api::{AnswerSize, Api};
+use super::forward::{PassableRequest, on_leader};
+use crate::api::{Api, ReplySize};
 use crate::leader::{Refusal, Services, SetFirst};
 
 /// Part of the keys under which Mooncake's transfer engines have their addresses.
@@ -31,7 +31,11 @@ pub(super) fn routes(api: Arc<Api>) -> Router {
     Router::new().route("/metadata", get(serve).put(serve).delete(serve)).with_state(api)
 }
 
-async fn serve(State(api): State<Arc<Api>>, Query(Entry { key }): Query<Entry>, asked: Asked) -> Response {
+async fn serve(
+    State(api): State<Arc<Api>>,
+    Query(Entry { key }): Query<Entry>,
+    asked: PassableRequest,
+) -> Response {
     if key.is_empty() {
         return (StatusCode::BAD_REQUEST, "no key is given: ask for /metadata?key=KEY\n").into_response();
     }
@@ -43,11 +47,11 @@ async fn serve(State(api): State<Arc<Api>>, Query(Entry { key }): Query<Entry>, 
         let why = format!("a value of {} bytes: it can have {KEY_VALUE_MAX} at most\n", asked.body.len());
         return (StatusCode::PAYLOAD_TOO_LARGE, why).into_response();
     }
-    let answer = on_leader(&api, &asked, AnswerSize::Small, |services| act(services, &key, &asked)).await;
+    let answer = on_leader(&api, &asked, ReplySize::Small, |services| act(services, &key, &asked)).await;
     answer.unwrap_or_else(|why| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response())
 }
 
-async fn act(services: Arc<Services>, key: &str, asked: &Asked) -> Result<Response, Refusal> {
+async fn act(services: Arc<Services>, key: &str, asked: &PassableRequest) -> Result<Response, Refusal> {
     let table = &services.key_values;
     let key = key.as_bytes();
     Ok(match asked.method {

@@ -8,9 +8,9 @@ use mc_types::{Code, MAX_TENANT_LEN};
 use serde::{Deserialize, Serialize};
 
 use super::answers::{failure, invalid, or_unavailable};
-use super::forward::{Asked, on_leader};
+use super::forward::{PassableRequest, on_leader};
 use super::tenant::{index_name, shown_name};
-use crate::api::{AnswerSize, Api};
+use crate::api::{Api, ReplySize};
 use crate::leader::{Refusal, Services, TenantState};
 
 /// Most tenants in an answer.
@@ -19,7 +19,7 @@ const LISTED: usize = 4_096;
 const LARGEST: u64 = (1 << 63) - 1;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Whose {
+pub(super) struct TenantQuery {
     #[serde(default)]
     tenant_id: String,
 }
@@ -43,7 +43,7 @@ struct Snapshot {
 }
 
 #[derive(Serialize)]
-struct Found<T> {
+struct Success<T> {
     success: bool,
     data: T,
 }
@@ -68,8 +68,8 @@ impl Snapshot {
 /// `/api/v1/tenant_quotas?tenant_id=TENANT`: GET, PUT and DELETE of a tenant's quota in bytes; GET without a tenant lists all.
 pub(super) async fn tenant_quotas(
     State(api): State<Arc<Api>>,
-    Query(Whose { tenant_id }): Query<Whose>,
-    asked: Asked,
+    Query(TenantQuery { tenant_id }): Query<TenantQuery>,
+    asked: PassableRequest,
 ) -> Response {
     if tenant_id.len() > MAX_TENANT_LEN {
         return invalid("Invalid tenant_id");
@@ -88,7 +88,7 @@ pub(super) async fn tenant_quotas(
     } else {
         0
     };
-    let size = if tenant_id.is_empty() { AnswerSize::Large } else { AnswerSize::Small };
+    let size = if tenant_id.is_empty() { ReplySize::Large } else { ReplySize::Small };
     let answer = on_leader(&api, &asked, size, async |services| {
         let done = match asked.method {
             Method::PUT => put(&services, &tenant_id, bytes).await,
@@ -116,7 +116,7 @@ fn refused(code: Code, why: &Refusal) -> Response {
 async fn list(services: &Services) -> Result<Response, Refusal> {
     let (tenants, _) = services.tenants.list(None, LISTED).await?;
     let data: Vec<_> = tenants.iter().map(|tenant| Snapshot::new(tenant, services)).collect();
-    Ok(Json(Found { success: true, data }).into_response())
+    Ok(Json(Success { success: true, data }).into_response())
 }
 
 /// Returns the state of a tenant; `None` if it is not registered and has nothing in the pool.
@@ -131,7 +131,7 @@ async fn find(services: &Services, tenant: &str) -> Result<Option<TenantState>, 
 
 async fn get(services: &Services, tenant: &str) -> Result<Response, Refusal> {
     Ok(match find(services, tenant).await? {
-        Some(found) => Json(Found { success: true, data: Snapshot::new(&found, services) }).into_response(),
+        Some(found) => Json(Success { success: true, data: Snapshot::new(&found, services) }).into_response(),
         None => not_found(tenant),
     })
 }
@@ -149,7 +149,7 @@ async fn delete(services: &Services, tenant: &str) -> Result<Response, Refusal> 
         return Ok(not_found(tenant));
     };
     services.tenants.set(index_name(tenant).to_owned(), None).await?;
-    Ok(Json(Found { success: true, data: Snapshot::new(&found, services) }).into_response())
+    Ok(Json(Success { success: true, data: Snapshot::new(&found, services) }).into_response())
 }
 
 fn not_found(tenant: &str) -> Response {

@@ -8,8 +8,8 @@ use mc_types::Code;
 use serde::{Deserialize, Serialize};
 
 use super::answers::{TEXT, failure, invalid, or_unavailable};
-use super::forward::{Asked, on_leader};
-use crate::api::{AnswerSize, Api};
+use super::forward::{PassableRequest, on_leader};
+use crate::api::{Api, ReplySize};
 use crate::leader::{Leading, Refusal, Services};
 
 /// A mounted segment as Mooncake shows it.
@@ -89,23 +89,23 @@ async fn mounted(services: Arc<Services>) -> Result<Vec<Segment>, Refusal> {
 }
 
 /// `/get_all_segments`: the name of each segment that can be read, one a line.
-pub(super) async fn get_all_segments(State(api): State<Arc<Api>>, asked: Asked) -> Response {
+pub(super) async fn get_all_segments(State(api): State<Arc<Api>>, asked: PassableRequest) -> Response {
     let names = async |services| {
         let segments = mounted(services).await?;
         let well = segments.iter().filter(|segment| segment.status == OK);
         let lines: String = well.map(|segment| format!("{}\n", segment.segment_name)).collect();
         Ok((TEXT, lines).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, names).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Large, names).await)
 }
 
 /// `/get_segments_detail`.
-pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: Asked) -> Response {
+pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: PassableRequest) -> Response {
     let details = async |services| {
         let segments = mounted(services).await?;
         Ok(Json(Details { total_segments: segments.len(), segments }).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Large, details).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Large, details).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,7 +118,7 @@ pub(super) struct Name {
 pub(super) async fn query_segment(
     State(api): State<Arc<Api>>,
     Query(Name { segment: name }): Query<Name>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     let usage = async |services| {
         let segments = mounted(services).await?;
@@ -134,7 +134,7 @@ pub(super) async fn query_segment(
         let lines = format!("{name}\nUsed(bytes): {used}\nCapacity(bytes) : {capacity}\n");
         Ok((TEXT, lines).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, usage).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Small, usage).await)
 }
 
 #[derive(Serialize)]
@@ -151,7 +151,7 @@ struct Status {
 pub(super) async fn segment_status(
     State(api): State<Arc<Api>>,
     Query(Name { segment: name }): Query<Name>,
-    asked: Asked,
+    asked: PassableRequest,
 ) -> Response {
     if name.is_empty() {
         return invalid("Missing segment query parameter");
@@ -170,7 +170,7 @@ pub(super) async fn segment_status(
         let found = Status { success: true, segment, status, status_name, error_code: 0, error_message: "" };
         Ok(Json(found).into_response())
     };
-    or_unavailable(on_leader(&api, &asked, AnswerSize::Small, status).await)
+    or_unavailable(on_leader(&api, &asked, ReplySize::Small, status).await)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl RuntimeState {
             "leader" if coordinator.on_duty().is_some() => Self::Serving,
             "leader" => Self::LeaderWarmup,
             "candidate" => Self::Candidate,
-            _ => Self::of_follower(coordinator.condition().readiness()),
+            _ => Self::of_follower(coordinator.readiness_input().readiness()),
         }
     }
 

@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use mc_raft::Leadership;
 
-use super::tasks::Life;
+use super::tasks::Tasks;
 use crate::leader::Services;
 
 /// Time without a leader after which this master logs a warning: no election takes that long.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
-impl Life {
+impl Tasks {
     /// Logs each new leader, and warns when there is none for [`LEADERLESS`].
     pub(super) async fn report_leaders(&self, services: &Services) {
         let mut leadership = services.raft.leadership();
@@ -31,7 +31,7 @@ impl Life {
                         tracing::warn!(
                             term,
                             "waiting: {}",
-                            services.coordinator.look(None, |look| look.waiting_for)
+                            services.coordinator.status_view(None, |view| view.waiting_for)
                         );
                         warned = true;
                     }

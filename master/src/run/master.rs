@@ -15,10 +15,10 @@ use super::error::StartError;
 use super::leave::{LEAVE, hand_over, leave};
 use super::listeners::{Listeners, listen};
 use super::log::Log;
-use super::tasks::{CLOSE, Life};
+use super::tasks::{CLOSE, Tasks};
 use crate::api::Api;
 use crate::config::{MasterArgs, MasterConfigError, system_resolver};
-use crate::data_dir::{Identity, departed, rescue};
+use crate::data_dir::{IdentityFile, departed, rescue};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationService, Plan};
 use crate::metrics::MasterMetrics;
 
@@ -62,7 +62,7 @@ impl Master {
                  a new node"
             );
         }
-        let identity = Identity::open(&lock)?;
+        let identity = IdentityFile::open(&lock)?;
         let node = identity.node();
         let network = environment.network.as_ref();
         // Before the log is read, which can take minutes: probes of pods that were made for Mooncake connect to this port.
@@ -97,7 +97,7 @@ impl Master {
         );
         let api = Api::new(node, environment.network.clone(), metrics.clone());
         let (fail, failed) = watch::channel(None);
-        let life = Life {
+        let running = Tasks {
             node,
             config: config.clone(),
             environment,
@@ -105,12 +105,12 @@ impl Master {
             metrics,
             formation: Arc::new(formation),
             stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tracker: TaskTracker::new(),
         };
-        let ephemeral = args.ephemeral.then(|| life.formation.service());
-        let (stop, tasks) = (life.stop.clone(), life.tasks.clone());
+        let ephemeral = args.ephemeral.then(|| running.formation.service());
+        let (stop, tasks) = (running.stop.clone(), running.tracker.clone());
         tasks.spawn(async move {
-            if let Err(error) = life.run(listeners, log).await {
+            if let Err(error) = running.run(listeners, log).await {
                 fail.send_replace(Some(Arc::new(error)));
             }
         });

@@ -5,12 +5,12 @@
 
 mod environment;
 mod error;
+mod ignored_flags;
 mod leaders;
 mod leave;
 mod listeners;
 mod log;
 mod master;
-mod overruled;
 mod process;
 mod serve;
 mod tasks;

@@ -8,9 +8,9 @@ use mc_proto::v1::master_server::MasterServer;
 use mc_raft::RaftService;
 
 use super::listeners::Listeners;
-use super::tasks::Life;
+use super::tasks::Tasks;
 use crate::api::{InFlight, KeptForStores, MasterService, ports};
-use crate::http::{self, Names};
+use crate::http::{self, MetricNames};
 use crate::mooncake;
 
 /// Limit on the size of a request: 4,096 keys of 4 KiB and their framing.
@@ -26,10 +26,10 @@ const HTTP_LIFETIME: Duration = Duration::from_secs(30);
 /// thousand connections; asking each every second would cost a tenth of a core more than every five seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-impl Life {
+impl Tasks {
     pub(super) fn serve(&self, listeners: Listeners, raft: RaftService) {
         let [calls, consensus] = self.api.shedder.probes();
-        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(calls));
+        self.tracker.spawn(self.stop.clone().run_until_cancelled_owned(calls));
         self.environment.raft.spawn(self.stop.clone().run_until_cancelled_owned(consensus));
         let Listeners { client, raft: raft_listener, http, metadata, .. } = listeners;
         let http_ports = 1 + usize::from(metadata.is_some());
@@ -43,7 +43,7 @@ impl Life {
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
         let in_flight = InFlight::new(self.metrics.requests_refused.clone());
-        self.tasks.spawn(async move {
+        self.tracker.spawn(async move {
             let served = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
                 .initial_stream_window_size(1 << 20)
@@ -64,11 +64,11 @@ impl Life {
             }
         });
         let args = &self.config.args;
-        let names = if args.mooncake_metrics { Names::OwnAndMooncake } else { Names::Own };
+        let names = if args.mooncake_metrics { MetricNames::OwnAndMooncake } else { MetricNames::Own };
         self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone(), names), "HTTP");
         let every = args.metrics_log.0;
         if !every.is_zero() {
-            self.tasks.spawn(mooncake::log_summaries(self.api.clone(), every, self.stop.clone()));
+            self.tracker.spawn(mooncake::log_summaries(self.api.clone(), every, self.stop.clone()));
         }
         if let Some(listener) = metadata {
             self.serve_http(listener, mooncake::metadata_port(self.api.clone()), "metadata");
@@ -77,7 +77,7 @@ impl Life {
 
     fn serve_http(&self, listener: Listener, routes: Router, name: &'static str) {
         let stop = self.stop.clone();
-        self.tasks.spawn(async move {
+        self.tracker.spawn(async move {
             let served = mc_process::http::serve(listener, routes, HTTP_LIFETIME, stop.cancelled_owned());
             if let Err(error) = served.await {
                 tracing::error!("the {name} port is closed: {error}");

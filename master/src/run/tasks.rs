@@ -1,4 +1,4 @@
-//! Life of a master: the tasks that it runs from its start to its end.
+//! The tasks that a master runs from its start to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio_util::task::TaskTracker;
 
 use super::environment::Environment;
 use super::error::StartError;
+use super::ignored_flags;
 use super::listeners::Listeners;
 use super::log::Log;
-use super::overruled;
 use crate::api::Api;
 use crate::config::MasterArgs;
 use crate::data_dir::{DataDisk, Holdings};
@@ -30,7 +30,7 @@ use crate::metrics::MasterMetrics;
 pub(super) const CLOSE: Duration = Duration::from_secs(1);
 
 /// State that a master's background tasks share from its start to its end.
-pub(crate) struct Life {
+pub(crate) struct Tasks {
     pub(crate) node: NodeId,
     pub(crate) config: Loaded<MasterArgs>,
     pub(crate) environment: Environment,
@@ -38,10 +38,10 @@ pub(crate) struct Life {
     pub(crate) metrics: Arc<MasterMetrics>,
     pub(crate) formation: Arc<Formation>,
     pub(crate) stop: CancellationToken,
-    pub(crate) tasks: TaskTracker,
+    pub(crate) tracker: TaskTracker,
 }
 
-impl Life {
+impl Tasks {
     pub(crate) async fn run(self, listeners: Listeners, log: Log) -> Result<(), StartError> {
         let service =
             RaftService::new(self.node, self.formation.service(), self.metrics.raft_rpc_times.clone());
@@ -74,21 +74,21 @@ impl Life {
             formation: self.formation.clone(),
         }));
         self.watch_disk(disk, services.raft.clone(), log.clone());
-        self.tasks.spawn(overruled::warn(
+        self.tracker.spawn(ignored_flags::warn(
             self.config.clone(),
             services.coordinator.clone(),
             self.stop.clone(),
         ));
         self.api.open(services.clone());
-        self.tasks.spawn(duties::watch_stores(services.clone()));
-        self.tasks.spawn(duties::keep_the_log_going(services.clone()));
-        self.tasks.spawn(keep_room(services.objects.clone()));
-        self.tasks.spawn(keep_members(services.members.clone()));
-        self.tasks.spawn(tell_of_members(services.clone()));
-        self.tasks.spawn(leave_to_a_better_disk(services.members.clone()));
-        self.tasks.spawn(leave_to_a_master_with_descriptors(services.members.clone(), spare));
-        self.tasks.spawn(note_formed(self.formation.service(), services.raft.clone(), self.stop.clone()));
-        self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
+        self.tracker.spawn(duties::watch_stores(services.clone()));
+        self.tracker.spawn(duties::keep_the_log_going(services.clone()));
+        self.tracker.spawn(keep_room(services.objects.clone()));
+        self.tracker.spawn(keep_members(services.members.clone()));
+        self.tracker.spawn(tell_of_members(services.clone()));
+        self.tracker.spawn(leave_to_a_better_disk(services.members.clone()));
+        self.tracker.spawn(leave_to_a_master_with_descriptors(services.members.clone(), spare));
+        self.tracker.spawn(note_formed(self.formation.service(), services.raft.clone(), self.stop.clone()));
+        self.tracker.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
         let outcome = self.watch_over(&services, &log).await;
         let closed = async {
@@ -148,7 +148,7 @@ impl Life {
     /// know the result yet.
     fn watch_disk(&self, disk: Arc<DataDisk>, raft: Arc<RaftNode>, log: LogStore) {
         let holdings = move || Holdings { snapshot: raft.snapshot_bytes(), log: log.stats().unpurged_bytes };
-        self.tasks.spawn(disk.keep_watch(holdings, self.metrics.clone(), self.stop.clone()));
+        self.tracker.spawn(disk.keep_watch(holdings, self.metrics.clone(), self.stop.clone()));
     }
 
     /// Runs beside Raft until the end. Returns an error unless the end was asked for.

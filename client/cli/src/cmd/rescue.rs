@@ -1,7 +1,7 @@
 //! `mcctl members rescue`: makes a cluster of one from a survivor's data directory.
 
 use anyhow::Result;
-use mc_master::{Found, Rescue, Rescued};
+use mc_master::{Prepared, Rescue, Rescued};
 use serde::Serialize;
 
 use crate::Ended;
@@ -30,8 +30,8 @@ struct Survivor {
 pub(crate) async fn rescue(args: &RescueArgs, output: Output) -> Result<Ended> {
     mc_log::keep_caught_panics_quiet();
     let rescue = match Rescue::prepare(&args.data_dir).await? {
-        Found::Survivor(rescue) => *rescue,
-        Found::Finished(rescued) => {
+        Prepared::Survivor(rescue) => *rescue,
+        Prepared::Finished(rescued) => {
             done(None, &rescued, output);
             return Ok(Ended::Well);
         }

@@ -15,9 +15,9 @@ fn names(list: &[&str]) -> Vec<HostPort> {
 }
 
 /// Node 1, an empty master that lists a, b and c, and is a.
-fn own() -> Own {
+fn own() -> OwnState {
     let any = |port| SocketAddr::new([0, 0, 0, 0].into(), port);
-    Own {
+    OwnState {
         instance: Instance(1),
         node: NodeId(1),
         belonging: None,
@@ -40,8 +40,8 @@ fn node(name: &str) -> MasterNode {
 }
 
 /// An empty master that shows the same list.
-fn empty(id: u64, name: &str) -> Answer {
-    Answer {
+fn empty(id: u64, name: &str) -> PeerState {
+    PeerState {
         instance: Instance(id.into()),
         node: NodeId(id),
         cluster: None,
@@ -54,21 +54,21 @@ fn empty(id: u64, name: &str) -> Answer {
     }
 }
 
-fn formed(id: u64, name: &str, cluster: u128) -> Answer {
-    Answer { cluster: Some(ClusterId(cluster)), formed: true, ..empty(id, name) }
+fn formed(id: u64, name: &str, cluster: u128) -> PeerState {
+    PeerState { cluster: Some(ClusterId(cluster)), formed: true, ..empty(id, name) }
 }
 
-fn met(name: &str, answer: Answer) -> Met {
-    Met { address: at(name), answer: Ok(answer) }
+fn met(name: &str, answer: PeerState) -> PeerReply {
+    PeerReply { address: at(name), answer: Ok(answer) }
 }
 
-fn silent(name: &str) -> Met {
-    Met { address: at(name), answer: Err("connection refused".into()) }
+fn silent(name: &str) -> PeerReply {
+    PeerReply { address: at(name), answer: Err("connection refused".into()) }
 }
 
 /// A round of this node (at a) with what b and c answered.
-fn round(b: Met, c: Met) -> Vec<Met> {
-    vec![met("a", Answer { addresses: MasterNode::default(), ..empty(1, "a") }), b, c]
+fn round(b: PeerReply, c: PeerReply) -> Vec<PeerReply> {
+    vec![met("a", PeerState { addresses: MasterNode::default(), ..empty(1, "a") }), b, c]
 }
 
 fn waits(decision: &Decision) -> String {
@@ -112,8 +112,9 @@ fn the_smallest_id_founds_when_all_agree_and_only_it() {
 
 #[test]
 fn a_founding_that_came_to_nothing_is_founded_over() {
-    let own = Own { belonging: Some(Belonging { cluster: ClusterId(5), founder: Some(NodeId(1)) }), ..own() };
-    let accepted = Answer { cluster: Some(ClusterId(5)), ..empty(2, "b") };
+    let own =
+        OwnState { belonging: Some(Belonging { cluster: ClusterId(5), founder: Some(NodeId(1)) }), ..own() };
+    let accepted = PeerState { cluster: Some(ClusterId(5)), ..empty(2, "b") };
     let decision = decide(&own, &round(met("b", accepted), met("c", empty(3, "c"))));
     let Decision::Found { invitations, .. } = decision else { panic!("{decision:?}") };
     assert_eq!(invitations[0].replaces, Some(ClusterId(5)));
@@ -128,7 +129,7 @@ fn every_listed_peer_has_to_answer() {
 
 #[test]
 fn lists_that_differ_are_both_shown() {
-    let other = Answer { list: vec!["a:50055".into(), "b:50055".into()], ..empty(2, "b") };
+    let other = PeerState { list: vec!["a:50055".into(), "b:50055".into()], ..empty(2, "b") };
     let decision = decide(&own(), &round(met("b", other), met("c", empty(3, "c"))));
     let expected = "b:50055 lists other masters (a:50055, b:50055; this one lists a:50055, b:50055, c:50055)";
     assert_eq!(waits(&decision), expected);
@@ -136,10 +137,10 @@ fn lists_that_differ_are_both_shown() {
 
 #[test]
 fn a_peer_that_does_not_know_its_addresses_is_waited_for() {
-    let lost = Answer { addresses: MasterNode::default(), ..empty(2, "b") };
+    let lost = PeerState { addresses: MasterNode::default(), ..empty(2, "b") };
     let decision = decide(&own(), &round(met("b", lost), met("c", empty(3, "c"))));
     assert_eq!(waits(&decision), "b:50055 has not found itself in its list yet");
-    let crossed = Answer { addresses: node("c"), ..empty(2, "b") };
+    let crossed = PeerState { addresses: node("c"), ..empty(2, "b") };
     let decision = decide(&own(), &round(met("b", crossed), met("c", empty(3, "c"))));
     assert_eq!(waits(&decision), "b:50055 answers as c:50055");
 }
@@ -162,7 +163,7 @@ fn an_empty_node_joins_what_most_of_the_list_has_formed() {
 
 #[test]
 fn a_leader_that_calls_this_very_id_takes_the_node_in() {
-    let called = Own { called: Some(ClusterId(7)), ..own() };
+    let called = OwnState { called: Some(ClusterId(7)), ..own() };
     joins(&decide(&called, &round(met("b", formed(2, "b", 7)), silent("c"))), 7, None);
     let decision = decide(&called, &round(met("b", formed(2, "b", 8)), silent("c")));
     assert!(waits(&decision).contains("already formed"), "a call of a cluster that nobody listed is of");
@@ -173,7 +174,7 @@ fn a_leader_that_calls_this_very_id_takes_the_node_in() {
 #[test]
 fn a_member_goes_along_with_the_founding_that_it_accepted() {
     let member =
-        Own { belonging: Some(Belonging { cluster: ClusterId(7), founder: Some(NodeId(2)) }), ..own() };
+        OwnState { belonging: Some(Belonging { cluster: ClusterId(7), founder: Some(NodeId(2)) }), ..own() };
     joins(&decide(&member, &round(met("b", formed(2, "b", 7)), silent("c"))), 7, Some(NodeId(2)));
     // Another founding was completed instead.
     joins(&decide(&member, &round(met("b", formed(2, "b", 8)), met("c", formed(3, "c", 8)))), 8, None);
@@ -184,7 +185,7 @@ fn a_member_goes_along_with_the_founding_that_it_accepted() {
 #[test]
 fn a_peer_of_another_cluster_is_an_error_that_names_both() {
     for founder in [None, Some(NodeId(3))] {
-        let own = Own { belonging: Some(Belonging { cluster: ClusterId(7), founder }), ..own() };
+        let own = OwnState { belonging: Some(Belonging { cluster: ClusterId(7), founder }), ..own() };
         let said = fatal(decide(&own, &round(met("b", formed(2, "b", 8)), met("c", formed(3, "c", 7)))));
         assert!(said.contains("b:50055 belongs to cluster 00000000000000000000000000000008"), "{said}");
         assert!(said.contains("this one to cluster 00000000000000000000000000000007"), "{said}");
@@ -193,7 +194,7 @@ fn a_peer_of_another_cluster_is_an_error_that_names_both() {
 
 #[test]
 fn a_node_that_was_taken_in_never_founds() {
-    let own = Own { belonging: Some(Belonging { cluster: ClusterId(7), founder: None }), ..own() };
+    let own = OwnState { belonging: Some(Belonging { cluster: ClusterId(7), founder: None }), ..own() };
     let decision = decide(&own, &round(met("b", empty(2, "b")), met("c", empty(3, "c"))));
     assert!(waits(&decision).contains("and none of its masters answers"), "{decision:?}");
 }
@@ -203,7 +204,7 @@ fn a_node_is_in_its_list_exactly_once() {
     let twice = fatal(decide(&own(), &round(met("b", empty(1, "b")), met("c", empty(3, "c")))));
     assert!(twice.contains("a:50055 and b:50055 are the same process"), "{twice}");
 
-    let stranger = Own { instance: Instance(9), node: NodeId(9), ..own() };
+    let stranger = OwnState { instance: Instance(9), node: NodeId(9), ..own() };
     let all = vec![met("a", empty(1, "a")), met("b", empty(2, "b")), met("c", empty(3, "c"))];
     let missing = fatal(decide(&stranger, &all));
     assert!(missing.contains("--peers (a:50055, b:50055, c:50055) does not name this master"), "{missing}");
@@ -225,10 +226,10 @@ fn advertise_says_which_entry_is_this_node() {
 fn two_entries_that_are_one_peer_and_copied_directories_are_errors() {
     let same = fatal(decide(&own(), &round(met("b", empty(2, "b")), met("c", empty(2, "c")))));
     assert!(same.contains("b:50055 and c:50055 are the same process"), "{same}");
-    let copy = Answer { instance: Instance(8), ..empty(2, "c") };
+    let copy = PeerState { instance: Instance(8), ..empty(2, "c") };
     let copied = fatal(decide(&own(), &round(met("b", empty(2, "b")), met("c", copy))));
     assert!(copied.contains("both have node id 0000000000000002"), "{copied}");
-    let mine = Answer { instance: Instance(8), ..empty(1, "c") };
+    let mine = PeerState { instance: Instance(8), ..empty(1, "c") };
     let copied = fatal(decide(&own(), &round(met("b", empty(2, "b")), met("c", mine))));
     assert!(copied.contains("a:50055 and c:50055 both have node id 0000000000000001"), "{copied}");
 }
@@ -236,7 +237,7 @@ fn two_entries_that_are_one_peer_and_copied_directories_are_errors() {
 #[test]
 fn versions_without_overlap_are_an_error_that_names_both() {
     for versions in [2..=3, 0..=0] {
-        let newer = Answer { versions: versions.clone(), software: "9.9".into(), ..empty(2, "b") };
+        let newer = PeerState { versions: versions.clone(), software: "9.9".into(), ..empty(2, "b") };
         let said = fatal(decide(&own(), &round(met("b", newer), silent("c"))));
         let theirs = format!("(9.9) speaks protocol versions {} to {}", versions.start(), versions.end());
         assert!(said.contains(&theirs) && said.contains("speaks 1 to 1"), "{said}");

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::PeerList;
-use crate::data_dir::{Belonging, Identity};
+use crate::data_dir::{Belonging, IdentityFile};
 use network::{Names, Served, TestNetwork};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ impl Machine {
         Self { name, dir: tempfile::tempdir().unwrap() }
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> IdentityFile {
         identity_in(self.dir.path())
     }
 
@@ -66,8 +66,8 @@ impl Machine {
     }
 }
 
-fn identity_in(dir: &Path) -> Identity {
-    Identity::open(&DirectoryLock::acquire(dir).unwrap()).unwrap()
+fn identity_in(dir: &Path) -> IdentityFile {
+    IdentityFile::open(&DirectoryLock::acquire(dir).unwrap()).unwrap()
 }
 
 /// A running master: its Raft address is served, and it forms.
@@ -84,7 +84,7 @@ struct Process {
 impl Process {
     async fn start(
         name: &'static str,
-        identity: Identity,
+        identity: IdentityFile,
         has_state: bool,
         names: &Names,
         plan: Plan,

@@ -10,20 +10,20 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::Entries;
-use crate::formation::accept::{Founding, Standing, refusal};
+use crate::formation::accept::{Founding, InviteeState, refusal};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 struct Node {
     slot: usize,
     instance: u128,
-    standing: Standing,
+    standing: InviteeState,
     round: Round,
 }
 
 /// Progress of a node in its round.
 enum Round {
-    Meeting { was: Option<Belonging>, met: Vec<Met> },
+    Meeting { was: Option<Belonging>, met: Vec<PeerReply> },
     Asking { cluster: ClusterId, missing: Vec<NodeId>, members: Vec<NodeId> },
     Over,
 }
@@ -53,7 +53,7 @@ impl World {
         let node = |slot: usize, id: u64| Node {
             slot,
             instance: u128::from(id),
-            standing: Standing { node: NodeId(id), belonging: None, bound: None, formed: false },
+            standing: InviteeState { node: NodeId(id), belonging: None, bound: None, formed: false },
             round: start(),
         };
         Self {
@@ -86,7 +86,7 @@ impl World {
             Round::Over => self.nodes[at].round = start(),
             Round::Meeting { met, .. } if met.len() < 3 => {
                 let there = &self.nodes[self.occupants[met.len()]];
-                let answer = Answer {
+                let answer = PeerState {
                     instance: Instance(there.instance),
                     node: there.standing.node,
                     cluster: there.standing.belonging.map(|it| it.cluster),
@@ -103,7 +103,7 @@ impl World {
                     if met.is_empty() {
                         *was = belonging;
                     }
-                    met.push(Met { address, answer: Ok(answer) });
+                    met.push(PeerReply { address, answer: Ok(answer) });
                 }
             }
             Round::Meeting { .. } => self.conclude(at),
@@ -116,7 +116,7 @@ impl World {
         let node = &mut self.nodes[at];
         let Round::Meeting { was, met } = std::mem::replace(&mut node.round, Round::Over) else { return };
         let any = SocketAddr::new([0, 0, 0, 0].into(), 50055);
-        let own = Own {
+        let own = OwnState {
             instance: Instance(node.instance),
             node: node.standing.node,
             belonging: was,
@@ -232,7 +232,7 @@ impl World {
         self.nodes.push(Node {
             slot,
             instance: 77,
-            standing: Standing { node: id, belonging: None, bound: None, formed: false },
+            standing: InviteeState { node: id, belonging: None, bound: None, formed: false },
             round: start(),
         });
         self.occupants[slot] = self.nodes.len() - 1;

@@ -7,7 +7,7 @@ use mc_raft::{Change, Member, Roster, can_spare_a_voter};
 use mc_types::NodeId;
 use tokio::time::Instant;
 
-use crate::formation::Answer;
+use crate::formation::PeerState;
 use crate::leader::term::Refusal;
 
 /// Silence after which an empty node at a member's address may replace it.
@@ -171,7 +171,7 @@ pub(super) fn settled(roster: Roster) -> Result<Roster, Refusal> {
 
 /// The node that answered at the recorded address of a dead member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Occupant {
     /// A member, or a master that advertises another address.
     NobodyNew,
     /// A former member that still has data. It returns only if a person asks for it.
@@ -180,15 +180,15 @@ pub(super) enum Found {
     Empty,
 }
 
-pub(super) fn found(roster: &Roster, dead: &Member, there: &Answer) -> Found {
+pub(super) fn occupant(roster: &Roster, dead: &Member, there: &PeerState) -> Occupant {
     if roster.members.contains_key(&there.node) || there.addresses.raft != dead.addresses.raft {
-        return Found::NobodyNew;
+        return Occupant::NobodyNew;
     }
-    if there.formed { Found::HasData } else { Found::Empty }
+    if there.formed { Occupant::HasData } else { Occupant::Empty }
 }
 
 /// Whether the node that answered at the dialled address is `node`.
-pub(super) fn is_there(dialled: Result<Answer, String>, node: NodeId) -> bool {
+pub(super) fn is_there(dialled: Result<PeerState, String>, node: NodeId) -> bool {
     dialled.is_ok_and(|there| there.node == node)
 }
 
@@ -327,8 +327,8 @@ mod tests {
     }
 
     /// A master at m3:1, alive and well, that is no member.
-    fn stranger() -> Answer {
-        Answer {
+    fn stranger() -> PeerState {
+        PeerState {
             instance: Instance(7),
             node: NodeId(4),
             cluster: None,
@@ -345,15 +345,19 @@ mod tests {
     fn only_an_empty_node_at_the_address_of_a_dead_member_is_taken_in_unasked() {
         let roster = roster();
         let dead = &roster.members[&NodeId(3)];
-        assert_eq!(found(&roster, dead, &stranger()), Found::Empty);
-        let removed = Answer { formed: true, ..stranger() };
-        assert_eq!(found(&roster, dead, &removed), Found::HasData, "one that was removed and moved there");
+        assert_eq!(occupant(&roster, dead, &stranger()), Occupant::Empty);
+        let removed = PeerState { formed: true, ..stranger() };
+        assert_eq!(
+            occupant(&roster, dead, &removed),
+            Occupant::HasData,
+            "one that was removed and moved there"
+        );
         for known in [2, 3] {
-            let known = Answer { node: NodeId(known), ..stranger() };
-            assert_eq!(found(&roster, dead, &known), Found::NobodyNew);
+            let known = PeerState { node: NodeId(known), ..stranger() };
+            assert_eq!(occupant(&roster, dead, &known), Occupant::NobodyNew);
         }
-        let elsewhere = Answer { addresses: MasterNode::default(), ..stranger() };
-        assert_eq!(found(&roster, dead, &elsewhere), Found::NobodyNew, "Raft would call it elsewhere");
+        let elsewhere = PeerState { addresses: MasterNode::default(), ..stranger() };
+        assert_eq!(occupant(&roster, dead, &elsewhere), Occupant::NobodyNew, "Raft would call it elsewhere");
     }
 
     #[test]

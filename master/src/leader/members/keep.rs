@@ -9,9 +9,9 @@ use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
 use super::Members;
-use super::decide::{Found, SeenVoters, Step, found, held_up, is_free, is_there, next_step};
+use super::decide::{Occupant, SeenVoters, Step, held_up, is_free, is_there, next_step, occupant};
 use crate::config::DEFAULT_RAFT_PORT;
-use crate::formation::Answer;
+use crate::formation::PeerState;
 use crate::metrics::MemberChange;
 
 /// Time between two looks at the members.
@@ -122,13 +122,13 @@ impl Keeper {
         for (node, member) in roster.members.iter().filter(|(node, _)| is_free(roster, **node, since)) {
             let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
             let Ok(there) = self.members.formation.who_is_at(&raft).await else { continue };
-            let met = found(roster, member, &there);
-            if met == Found::NobodyNew {
+            let met = occupant(roster, member, &there);
+            if met == Occupant::NobodyNew {
                 continue;
             }
             let why_not = match self.members.check_newcomer(&raft, &there).await {
                 Err(why) => Some(why.to_string()),
-                Ok(()) => (met == Found::HasData).then(|| {
+                Ok(()) => (met == Occupant::HasData).then(|| {
                     "it has data, but is no member: empty its data directory, or take it in with `mcctl members \
                      add`"
                         .to_owned()
@@ -172,7 +172,7 @@ impl Keeper {
         made
     }
 
-    async fn who_is_at(&self, raft: &str) -> Result<Answer, String> {
+    async fn who_is_at(&self, raft: &str) -> Result<PeerState, String> {
         self.members.who_is_at(raft).await.map(|(_, answer)| answer)
     }
 }

@@ -35,7 +35,7 @@ use mc_raft::{Applied, Change, ChangeError, Member, RaftNode, Roster};
 use mc_types::{HostPort, NodeId};
 
 use crate::config::DEFAULT_RAFT_PORT;
-use crate::formation::{Answer, Formation};
+use crate::formation::{Formation, PeerState};
 use crate::leader::term::{Coordinator, Refusal};
 use crate::metrics::{MasterMetrics, MemberChange};
 use decide::{removal, settled};
@@ -53,12 +53,12 @@ pub(crate) struct MemberState {
     pub(crate) addresses: MasterNode,
     pub(crate) voter: bool,
     /// How well the member follows, as far as the leader knows.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<Following>,
 }
 
 /// How well a member follows its leader.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Following {
     /// Entries of the leader's log that the member is not known to have.
     pub(crate) lag: u64,
     /// Time since the leader sent the latest message that the member has answered; `None` if it has answered none.
@@ -104,8 +104,10 @@ impl Members {
         self.coordinator.lead().await?;
         let mut members = self.coordinator.read(MemberState::of);
         let roster = self.raft.roster();
-        let seen =
-            |member: &Member| Seen { lag: member.lag, silent: member.heard.map(|heard| heard.elapsed()) };
+        let seen = |member: &Member| Following {
+            lag: member.lag,
+            silent: member.heard.map(|heard| heard.elapsed()),
+        };
         for member in &mut members {
             member.seen = roster.as_ref().and_then(|roster| roster.members.get(&member.node)).map(seen);
         }
@@ -139,7 +141,7 @@ impl Members {
     }
 
     /// Checks that the node that answered at `raft` may become a member.
-    async fn check_newcomer(&self, raft: &HostPort, there: &Answer) -> Result<(), Refusal> {
+    async fn check_newcomer(&self, raft: &HostPort, there: &PeerState) -> Result<(), Refusal> {
         if let Some(theirs) = there.cluster.filter(|theirs| *theirs != self.coordinator.cluster()) {
             return Err(Refusal::Invalid(format!(
                 "the master at {raft} belongs to cluster {theirs}, this is {}: stop it and empty its data directory first",
@@ -207,7 +209,7 @@ impl Members {
         settled(self.raft.roster().ok_or_else(|| self.coordinator.not_leader())?)
     }
 
-    async fn who_is_at(&self, raft: &str) -> Result<(HostPort, Answer), String> {
+    async fn who_is_at(&self, raft: &str) -> Result<(HostPort, PeerState), String> {
         let raft = HostPort::parse(raft, DEFAULT_RAFT_PORT).map_err(|error| error.to_string())?;
         match self.formation.who_is_at(&raft).await {
             Ok(answer) => Ok((raft, answer)),

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::Objects;
 use super::ages::Ages;
-use super::line::{Line, Need, Scope, Ticket};
-use super::room::{Made, free_in};
+use super::queue::{PutQueue, RoomNeed, Scope, Ticket};
+use super::room::{WaitOutcome, free_in};
 use crate::leader::term::{Leading, Refusal};
 use crate::metrics::EvictedFor;
 
@@ -41,45 +41,45 @@ fn may_evict_for(in_flight: u64, capacity: u64) -> bool {
 }
 
 /// Why a put found no room, for its caller.
-pub(super) fn explain(scope: Scope, made: Made) -> &'static str {
+pub(super) fn explain(scope: Scope, made: WaitOutcome) -> &'static str {
     match made {
-        Made::Blocked(EvictionBlocked::Leased) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Leased) if scope.is_some() => {
             "the tenant is at its quota, and its objects are leased by readers: try again later, or raise the quota \
              (mcctl tenants set)"
         }
-        Made::Blocked(EvictionBlocked::Pinned) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Pinned) if scope.is_some() => {
             "the tenant is at its quota, and the objects that it has left are hard-pinned: remove some, or raise the \
              quota (mcctl tenants set)"
         }
-        Made::Blocked(EvictionBlocked::Empty) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Empty) if scope.is_some() => {
             "the tenant is at its quota, and has no object left to evict: its puts in flight take up the quota"
         }
-        Made::Blocked(EvictionBlocked::Leased) => {
+        WaitOutcome::Blocked(EvictionBlocked::Leased) => {
             "the objects that could be evicted are leased by readers: try again later"
         }
-        Made::Blocked(EvictionBlocked::Pinned) => {
+        WaitOutcome::Blocked(EvictionBlocked::Pinned) => {
             "the objects that are left are hard-pinned: remove some, or add stores"
         }
-        Made::Blocked(EvictionBlocked::Empty) => {
+        WaitOutcome::Blocked(EvictionBlocked::Empty) => {
             "no object is left to evict: the pool is full of puts in flight, or its free space is in pieces"
         }
-        Made::Blocked(EvictionBlocked::InFlight) => {
+        WaitOutcome::Blocked(EvictionBlocked::InFlight) => {
             "puts in flight take more than half of the pool, so no objects are evicted for further ones: end or revoke them, \
              or try again later"
         }
-        Made::Room | Made::Late => "eviction did not free enough in time: try again",
+        WaitOutcome::Room | WaitOutcome::Late => "eviction did not free enough in time: try again",
     }
 }
 
 /// Evicts objects until this master stops; does nothing while it does not lead.
 pub(crate) async fn keep_room(objects: Arc<Objects>) {
-    let mut term: Option<Term> = None;
+    let mut term: Option<TermEviction> = None;
     while wait_for_work(&objects).await {
         match objects.coordinator.on_duty() {
             Some(leading) => {
                 let mut now = match term.take().filter(|term| Arc::ptr_eq(&term.leading, &leading)) {
                     Some(same) => same,
-                    None => Term::begin(&objects, leading).await,
+                    None => TermEviction::begin(&objects, leading).await,
                 };
                 now.round(&objects).await;
                 term = Some(now);
@@ -91,7 +91,7 @@ pub(crate) async fn keep_room(objects: Arc<Objects>) {
                 }
                 // Their next try says who leads. A later term must not evict for them.
                 if !objects.room.is_idle() {
-                    objects.room.tell(Line::end_term);
+                    objects.room.tell(PutQueue::end_term);
                 }
             }
             None => {}
@@ -114,7 +114,7 @@ async fn wait_for_work(objects: &Objects) -> bool {
 }
 
 /// Eviction in one term.
-struct Term {
+struct TermEviction {
     leading: Arc<Leading>,
     evictor: Evictor,
     /// Marked versions whose entry may or may not have been committed.
@@ -143,14 +143,14 @@ struct Batch {
 
 /// Whether an entry with the same items may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Try {
+enum Attempt {
     First,
     Again,
 }
 
 /// Outcome of an entry that evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+enum EntryOutcome {
     Applied,
     /// It was refused, or its outcome is unknown: no further one is proposed in this round.
     Failed,
@@ -169,15 +169,15 @@ impl Marks {
     /// Every refusal but an unknown outcome is definite. That includes `NotLeader`: a leader whose lease has expired
     /// refuses, and may go on in the same term, with the same leases. An earlier entry with the same items stays
     /// undecided, whatever became of its repetition.
-    fn after(refusal: &Refusal, attempt: Try) -> Self {
+    fn after(refusal: &Refusal, attempt: Attempt) -> Self {
         match (refusal, attempt) {
-            (Refusal::Unknown(_), _) | (_, Try::Again) => Self::Kept,
-            (_, Try::First) => Self::Lifted,
+            (Refusal::Unknown(_), _) | (_, Attempt::Again) => Self::Kept,
+            (_, Attempt::First) => Self::Lifted,
         }
     }
 }
 
-impl Term {
+impl TermEviction {
     async fn begin(objects: &Objects, leading: Arc<Leading>) -> Self {
         let evictor = {
             let mut ordered = std::pin::pin!(ordered(objects));
@@ -215,7 +215,7 @@ impl Term {
         self.note(objects).await;
         if !self.undecided.is_empty() {
             let items = std::mem::take(&mut self.undecided);
-            if self.evict(objects, items, Try::Again).await == Entry::Failed {
+            if self.evict(objects, items, Attempt::Again).await == EntryOutcome::Failed {
                 return;
             }
         }
@@ -228,7 +228,7 @@ impl Term {
         }
         objects.let_in(&self.leading);
         // Tenants first: what they give up is room in the pool, too. The pool has its turn after a few entries.
-        if self.make_room_in_quotas(objects).await == Entry::Failed {
+        if self.make_room_in_quotas(objects).await == EntryOutcome::Failed {
             return;
         }
         let suspects = self.leading.liveness.suspects();
@@ -238,10 +238,10 @@ impl Term {
             (excess(state, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
         });
         if !may_evict {
-            objects.room.tell(|line| line.block(None, EvictionBlocked::InFlight, true));
+            objects.room.tell(|queue| queue.block(None, EvictionBlocked::InFlight, true));
             return;
         }
-        if self.clear(objects).await == Entry::Failed {
+        if self.clear(objects).await == EntryOutcome::Failed {
             return;
         }
         self.make_room_in_pool(objects, above).await;
@@ -249,12 +249,12 @@ impl Term {
 
     /// Evicts objects of tenants that are above a watermark of their quota, or whose puts wait: in turn, and those of
     /// several tenants in one entry, so that many tenants don't keep each other or the pool waiting.
-    async fn make_room_in_quotas(&mut self, objects: &Objects) -> Entry {
+    async fn make_room_in_quotas(&mut self, objects: &Objects) -> EntryOutcome {
         self.reason = EvictedFor::Quota;
         let mut tenants: BTreeSet<TenantName> = self.above.keys().copied().collect();
-        tenants.extend(objects.room.line(|line| line.scopes().flatten().collect::<Vec<_>>()));
+        tenants.extend(objects.room.queue(|queue| queue.scopes().flatten().collect::<Vec<_>>()));
         if tenants.is_empty() {
-            return Entry::Applied;
+            return EntryOutcome::Applied;
         }
         let before = tenants.range(..self.next_tenant);
         let in_turn: Vec<TenantName> = tenants.range(self.next_tenant..).chain(before).copied().collect();
@@ -264,15 +264,15 @@ impl Term {
             if entries == ENTRIES_PER_TURN {
                 self.next_tenant = tenant;
                 objects.room.asked.notify_one();
-                return Entry::Applied;
+                return EntryOutcome::Applied;
             }
-            if self.choose_in_quota(objects, tenant, &mut batch).await == Entry::Failed {
-                return Entry::Failed;
+            if self.choose_in_quota(objects, tenant, &mut batch).await == EntryOutcome::Failed {
+                return EntryOutcome::Failed;
             }
             if batch.chosen.items.len() >= OBJECTS_PER_ENTRY {
                 entries += 1;
-                if self.evict_in_quotas(objects, std::mem::take(&mut batch)).await == Entry::Failed {
-                    return Entry::Failed;
+                if self.evict_in_quotas(objects, std::mem::take(&mut batch)).await == EntryOutcome::Failed {
+                    return EntryOutcome::Failed;
                 }
             }
         }
@@ -280,20 +280,25 @@ impl Term {
     }
 
     /// Adds objects of a tenant to those that the next entry evicts.
-    async fn choose_in_quota(&mut self, objects: &Objects, tenant: TenantName, batch: &mut Batch) -> Entry {
+    async fn choose_in_quota(
+        &mut self,
+        objects: &Objects,
+        tenant: TenantName,
+        batch: &mut Batch,
+    ) -> EntryOutcome {
         let scope = Some(tenant);
         let above = self.above.get(&tenant).copied().unwrap_or_default();
         let wanted = above.max(self.needed(objects, scope));
         if wanted.is_none() {
             self.above.remove(&tenant);
-            return Entry::Applied;
+            return EntryOutcome::Applied;
         }
         if !self.evictor.has_order(&tenant)
             && objects.index.read(|applied| self.evictor.is_outdated(&applied.state))
         {
             // It has its quota since a moment ago. The new order knows nothing of the batch, and would choose it again.
-            if self.evict_in_quotas(objects, std::mem::take(batch)).await == Entry::Failed {
-                return Entry::Failed;
+            if self.evict_in_quotas(objects, std::mem::take(batch)).await == EntryOutcome::Failed {
+                return EntryOutcome::Failed;
             }
             self.evictor = ordered(objects).await;
         }
@@ -307,7 +312,7 @@ impl Term {
             }
             Some(_) => self.look_again(tenant),
             None => {
-                if chosen.items.is_empty() && objects.room.line(|line| line.is_waited(scope)) {
+                if chosen.items.is_empty() && objects.room.queue(|queue| queue.is_waited(scope)) {
                     // Others may be free: the next round goes on.
                     objects.room.asked.notify_one();
                 }
@@ -318,7 +323,7 @@ impl Term {
         batch.chosen.put_orders.extend(chosen.put_orders);
         batch.chosen.bytes += chosen.bytes;
         batch.freed.push((scope, freed));
-        Entry::Applied
+        EntryOutcome::Applied
     }
 
     /// Leaves a tenant alone until tenants are compared with their quotas again.
@@ -328,50 +333,50 @@ impl Term {
         }
     }
 
-    async fn evict_in_quotas(&mut self, objects: &Objects, batch: Batch) -> Entry {
+    async fn evict_in_quotas(&mut self, objects: &Objects, batch: Batch) -> EntryOutcome {
         let Batch { chosen: Victims { items, put_orders, bytes, .. }, freed } = batch;
         if items.is_empty() {
-            return Entry::Applied;
+            return EntryOutcome::Applied;
         }
-        if self.evict(objects, items, Try::First).await == Entry::Failed {
-            return Entry::Failed;
+        if self.evict(objects, items, Attempt::First).await == EntryOutcome::Failed {
+            return EntryOutcome::Failed;
         }
         self.count(objects, &put_orders, bytes);
         for (scope, freed) in freed {
-            objects.room.tell(|line| line.pay(scope, freed));
+            objects.room.tell(|queue| queue.pay(scope, freed));
         }
-        if objects.room.line(|line| line.scopes().any(|scope| !line.needed(scope).is_none())) {
+        if objects.room.queue(|queue| queue.scopes().any(|scope| !queue.needed(scope).is_none())) {
             objects.room.asked.notify_one();
         }
         objects.let_in(&self.leading);
         self.follow(objects).await;
-        Entry::Applied
+        EntryOutcome::Applied
     }
 
     /// Evicts objects that lie side by side, until the first waiter fits where they were whose object fits nowhere. No
     /// other waiter tries meanwhile, so that none takes what was freed for that one.
-    async fn clear(&mut self, objects: &Objects) -> Entry {
+    async fn clear(&mut self, objects: &Objects) -> EntryOutcome {
         let suspects = self.leading.liveness.suspects();
         let room = &objects.room;
         if room.is_idle() {
-            return Entry::Applied;
+            return EntryOutcome::Applied;
         }
-        let unfit = room.line(|line| {
+        let unfit = room.queue(|queue| {
             objects.index.read(|applied| {
                 let fit = |size| applied.state.fit_of(size, &suspects);
-                let (ticket, need, again) = line.first_unfit(|size| fit(size) == Fit::Fits)?;
+                let (ticket, need, again) = queue.first_unfit(|size| fit(size) == Fit::Fits)?;
                 (again || fit(need.largest) == Fit::InPieces).then_some((ticket, need))
             })
         });
-        let Some((ticket, need)) = unfit else { return Entry::Applied };
-        room.line(|line| line.close_for(ticket));
+        let Some((ticket, need)) = unfit else { return EntryOutcome::Applied };
+        room.queue(|queue| queue.close_for(ticket));
         match self.clear_for(objects, ticket, need).await {
             (entry, 0) => {
-                room.line(|line| line.open(ticket));
+                room.queue(|queue| queue.open(ticket));
                 entry
             }
             (entry, _) => {
-                room.tell(|line| line.cleared(ticket));
+                room.tell(|queue| queue.cleared(ticket));
                 entry
             }
         }
@@ -380,12 +385,12 @@ impl Term {
     /// Clears places for a waiter until it has what it needs, waits no more, or no further place is found. Returns the
     /// bytes for which there is room.
     ///
-    /// A place takes several entries. Its bytes are free after each, and held for the waiter by the line alone: no other
-    /// call tries to start puts. Puts that were proposed before the line was closed may be placed there; another place is
+    /// A place takes several entries. Its bytes are free after each, and held for the waiter by the queue alone: no other
+    /// call tries to start puts. Puts that were proposed before the queue was closed may be placed there; another place is
     /// chosen then.
-    async fn clear_for(&mut self, objects: &Objects, ticket: Ticket, need: Need) -> (Entry, u64) {
+    async fn clear_for(&mut self, objects: &Objects, ticket: Ticket, need: RoomNeed) -> (EntryOutcome, u64) {
         self.reason = EvictedFor::Put;
-        let Need { excess: Excess { bytes, .. }, largest: size } = need;
+        let RoomNeed { excess: Excess { bytes, .. }, largest: size } = need;
         let (mut cleared, mut spoiled) = (0, 0);
         while cleared < bytes && spoiled < SPOILED_MAX {
             let suspects = self.leading.liveness.suspects();
@@ -395,8 +400,8 @@ impl Term {
             });
             let Some(stretch) = found else { break };
             loop {
-                if !objects.room.line(|line| line.waits(ticket)) {
-                    return (Entry::Applied, cleared);
+                if !objects.room.queue(|queue| queue.waits(ticket)) {
+                    return (EntryOutcome::Applied, cleared);
                 }
                 let Self { leading, evictor, .. } = self;
                 let slice = objects.index.read(|applied| {
@@ -406,8 +411,8 @@ impl Term {
                 self.wake_readers(objects);
                 match slice {
                     ClearingStep::Chosen(Victims { items, put_orders, bytes: freed, .. }) => {
-                        if self.evict(objects, items, Try::First).await == Entry::Failed {
-                            return (Entry::Failed, cleared);
+                        if self.evict(objects, items, Attempt::First).await == EntryOutcome::Failed {
+                            return (EntryOutcome::Failed, cleared);
                         }
                         self.count(objects, &put_orders, freed);
                         self.follow(objects).await;
@@ -423,7 +428,7 @@ impl Term {
                 }
             }
         }
-        (Entry::Applied, cleared)
+        (EntryOutcome::Applied, cleared)
     }
 
     /// Evicts as much as is above a watermark of the pool or needed by its waiters, or as can be, within a few entries: the
@@ -446,11 +451,11 @@ impl Term {
             );
             let count = items.len() as u64;
             if !items.is_empty() {
-                if self.evict(objects, items, Try::First).await == Entry::Failed {
+                if self.evict(objects, items, Attempt::First).await == EntryOutcome::Failed {
                     return;
                 }
                 self.count(objects, &put_orders, bytes);
-                objects.room.tell(|line| line.pay(None, Excess { bytes, objects: count }));
+                objects.room.tell(|queue| queue.pay(None, Excess { bytes, objects: count }));
                 entries += 1;
             }
             if let Some(blocked) = blocked {
@@ -473,9 +478,9 @@ impl Term {
             return Excess::default();
         }
         match scope {
-            None => objects.room.line(|line| line.wanted()),
+            None => objects.room.queue(|queue| queue.wanted()),
             Some(_) => {
-                let needed = objects.room.line(|line| line.needed(scope));
+                let needed = objects.room.queue(|queue| queue.needed(scope));
                 let free = objects.index.read(|applied| free_in(scope, &applied.state, &[]));
                 needed.less(free.bytes, free.objects)
             }
@@ -502,7 +507,7 @@ impl Term {
             };
             why == EvictionBlocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
         });
-        objects.room.tell(|line| line.block(scope, why, patience));
+        objects.room.tell(|queue| queue.block(scope, why, patience));
     }
 
     /// Counts the bytes and ages of what was evicted.
@@ -584,7 +589,7 @@ impl Term {
     ///
     /// The leader's log is in the order of its proposals. So when a later entry of this term is applied, an earlier one
     /// of unknown outcome has been applied before it or never will be: repeating the items decides them.
-    async fn evict(&mut self, objects: &Objects, items: Vec<EvictItem>, attempt: Try) -> Entry {
+    async fn evict(&mut self, objects: &Objects, items: Vec<EvictItem>, attempt: Attempt) -> EntryOutcome {
         let reuse_at = self.leading.evicted_until();
         let request = Request::evict(items.clone(), reuse_at);
         let refusal = match objects.coordinator.propose(&self.leading, request).await {
@@ -598,7 +603,7 @@ impl Term {
                 let stay: Vec<_> = items.iter().zip(&codes).filter_map(stays).collect();
                 objects.index.read(|applied| self.evictor.keep(&stay, &applied.state));
                 objects.room.decided();
-                return Entry::Applied;
+                return EntryOutcome::Applied;
             }
             Err(refusal) => refusal,
         };
@@ -614,7 +619,7 @@ impl Term {
                 objects.room.decided();
             }
         }
-        Entry::Failed
+        EntryOutcome::Failed
     }
 
     fn unmark(&self, items: &[EvictItem]) {
@@ -633,12 +638,12 @@ mod tests {
         let not_leader = Refusal::NotLeader { leader: None, term: 7 };
         let unknown = Refusal::Unknown("no answer".into());
         let invalid = Refusal::Invalid("too large".into());
-        assert_eq!(Marks::after(&unknown, Try::First), Marks::Kept);
+        assert_eq!(Marks::after(&unknown, Attempt::First), Marks::Kept);
         // The term may go on with the same leases: a mark that stayed would hide its object until the term ends.
         for definite in [&not_leader, &invalid] {
-            assert_eq!(Marks::after(definite, Try::First), Marks::Lifted);
+            assert_eq!(Marks::after(definite, Attempt::First), Marks::Lifted);
             assert_eq!(
-                Marks::after(definite, Try::Again),
+                Marks::after(definite, Attempt::Again),
                 Marks::Kept,
                 "the first try is as undecided as before"
             );

@@ -13,7 +13,7 @@ use mc_types::{
 };
 
 use super::describe::Describing;
-use super::shortage::{Shortage, untried};
+use super::shortage::{PutShortage, untried};
 use crate::leader::Leading;
 
 const STORES: u64 = 1_000;
@@ -128,7 +128,7 @@ fn the_largest_calls() {
         items.iter().map(|item| PutStartItem { pin: PinAction::Hard, ..item.clone() }).collect();
     for (what, items) in [("puts", &items), ("hard-pinned puts", &pinned)] {
         let refused = items.iter().map(|item| (item, Code::NoAvailableHandle));
-        let (short, took) = timed(|| Shortage::of(&state, &[], "", refused));
+        let (short, took) = timed(|| PutShortage::of(&state, &[], "", refused));
         assert_eq!(short.places.len(), items.len());
         println!("shortage of {MAX_ITEMS} refused {what}, {STORES} stores: {took:?}");
     }

@@ -4,10 +4,10 @@ mod ages;
 mod describe;
 mod eviction;
 mod grants;
-mod line;
 #[cfg(test)]
 mod lock_time;
 mod preference;
+mod queue;
 mod removal;
 mod room;
 mod shortage;
@@ -35,12 +35,12 @@ use eviction::explain;
 pub(crate) use eviction::keep_room;
 use grants::Grants;
 pub(crate) use grants::{GrantedReplica, StoreGrant};
-use line::{After, Need};
 pub(crate) use preference::{Near, Preference};
-pub(crate) use removal::Removed;
+use queue::{RoomNeed, WaitReason};
+pub(crate) use removal::RemovalPage;
 use removal::matching_places;
-use room::{Made, Room, Waiting};
-use shortage::{Shortage, untried};
+use room::{QueuedCall, Room, WaitOutcome};
+use shortage::{PutShortage, untried};
 
 /// Time for which mismatches that clients report are only counted, after one was logged.
 const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ const LISTED_BYTES: usize = 1 << 20;
 pub(crate) type Granted = SmallVec<[GrantedReplica; 1]>;
 
 /// An object that can be read.
-pub(crate) struct Found {
+pub(crate) struct Placement {
     pub(crate) version: PutId,
     pub(crate) size: u64,
     /// CRC-64/NVME of the value.
@@ -74,7 +74,7 @@ pub(crate) enum Doubtful {
 
 /// Placements of a batch of keys.
 pub(crate) struct Placements {
-    pub(crate) found: Vec<Result<Found, Miss>>,
+    pub(crate) found: Vec<Result<Placement, Miss>>,
     pub(crate) grants: Vec<StoreGrant>,
     /// Time for which the placements may be used.
     pub(crate) lease: Duration,
@@ -166,7 +166,7 @@ pub(crate) struct EndPut {
 
 /// Whether a call that finds objects leases them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lease {
+pub(crate) enum LeaseMode {
     Grant,
     None,
 }
@@ -219,13 +219,13 @@ impl Objects {
         tenant: &str,
         keys: &[&[u8]],
         calls: &[usize],
-        lease: Lease,
+        lease: LeaseMode,
     ) -> Result<Vec<Result<u64, Miss>>, Refusal> {
         let leading = self.coordinator.lead().await?;
-        if lease == Lease::None {
+        if lease == LeaseMode::None {
             return Ok(self.coordinator.read(|applied| {
                 let mut sizes = Vec::with_capacity(keys.len());
-                let call = Call::new(&applied.state, &leading, tenant);
+                let call = ReadAttempt::new(&applied.state, &leading, tenant);
                 call.look(keys.iter().copied(), |found| sizes.push(found.map(|object| object.size)));
                 sizes
             }));
@@ -234,10 +234,10 @@ impl Objects {
             .room
             .read_settled(|| {
                 self.coordinator.read(|applied| {
-                    let (mut found, mut used) = (Vec::with_capacity(keys.len()), Used::default());
+                    let (mut found, mut used) = (Vec::with_capacity(keys.len()), ReadKeys::default());
                     let mut undecided = false;
                     for keys in apart(keys, calls) {
-                        let mut call = Call::new(&applied.state, &leading, tenant);
+                        let mut call = ReadAttempt::new(&applied.state, &leading, tenant);
                         call.find(keys.iter().copied(), |it| found.push(it.map(|object| object.size)));
                         undecided |= used.add(call);
                     }
@@ -264,7 +264,7 @@ impl Objects {
             let expires = leading.now().after(leading.read_lease());
             self.coordinator.read(|applied| {
                 let (mut found, mut sealed) = (Vec::with_capacity(keys.len()), Vec::new());
-                let (mut used, mut undecided) = (Used::default(), false);
+                let (mut used, mut undecided) = (ReadKeys::default(), false);
                 let known_from = self.coordinator.known_from(&leading, applied);
                 for keys in apart(keys, calls) {
                     let mut grants = Grants::after(
@@ -274,14 +274,14 @@ impl Objects {
                         Access::Read,
                         expires,
                     );
-                    let mut call = Call::new(&applied.state, &leading, tenant);
+                    let mut call = ReadAttempt::new(&applied.state, &leading, tenant);
                     let mut place = |object: ObjectView| {
                         let is_doubtful = object.replicas.iter().any(|replica| replica.index < known_from);
                         if is_doubtful && doubtful == Doubtful::Withheld {
                             return Err(Miss::Unavailable);
                         }
                         let found = placed(&object, &leading, &mut grants)?;
-                        Ok(Found { doubtful: is_doubtful, ..found })
+                        Ok(Placement { doubtful: is_doubtful, ..found })
                     };
                     call.find(keys.iter().map(|key| &key[..]), |it| found.push(it.and_then(&mut place)));
                     sealed.extend(grants.seal());
@@ -414,16 +414,16 @@ impl Objects {
         items: Vec<PutStartItem>,
     ) -> Result<(Vec<PutStarted>, &'static str), Refusal> {
         let deadline = Instant::now() + wait_for(leading, &items);
-        let mut waiting = Waiting::new(self, leading);
+        let mut waiting = QueuedCall::new(self, leading);
         self.queue(&mut waiting, tenant, &items, deadline).await;
         let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
         let mut started = propose(items.clone()).await?;
-        let (mut after, mut open, mut last) = (After::Progress, items.len(), None);
+        let (mut after, mut open, mut last) = (WaitReason::Progress, items.len(), None);
         loop {
             let suspects = leading.liveness.suspects();
             let short = self.coordinator.read(|applied| {
                 let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
-                Shortage::of(&applied.state, &suspects, tenant, refused)
+                PutShortage::of(&applied.state, &suspects, tenant, refused)
             });
             let Some((scope, need)) = short.need else {
                 self.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
@@ -433,26 +433,26 @@ impl Objects {
                 Some(made) => made,
                 None => {
                     if short.places.len() < open {
-                        after = After::Progress;
+                        after = WaitReason::Progress;
                     }
                     open = short.places.len();
                     waiting.wait(scope, need, after, deadline).await
                 }
             };
             let made = match made {
-                Made::Late if last.is_none() => {
+                WaitOutcome::Late if last.is_none() => {
                     let (why, some) = waiting.end();
-                    let made = why.map_or(Made::Late, Made::Blocked);
+                    let made = why.map_or(WaitOutcome::Late, WaitOutcome::Blocked);
                     last = Some(made);
-                    if some { Made::Room } else { made }
+                    if some { WaitOutcome::Room } else { made }
                 }
                 made => made,
             };
-            if made != Made::Room {
+            if made != WaitOutcome::Room {
                 self.metrics.puts_refused_by_space.increment(1);
                 return Ok((started, explain(scope, made)));
             }
-            after = After::Refusal;
+            after = WaitReason::Refusal;
             let again = short.places.iter().map(|&at| items[at].clone()).collect();
             match propose(again).await {
                 Ok(answers) => {
@@ -463,7 +463,7 @@ impl Objects {
                 // The others are started by now: a failure of a further entry must not take the answer from them. A put
                 // that is not answered for is given up at its deadline.
                 Err(_) if started.iter().any(|started| started.code == Code::Ok) => {
-                    return Ok((started, explain(scope, Made::Late)));
+                    return Ok((started, explain(scope, WaitOutcome::Late)));
                 }
                 Err(refusal) => return Err(refusal),
             }
@@ -473,7 +473,7 @@ impl Objects {
     /// Lets puts that have not been tried yet queue behind those that wait for room, until it is their turn or `deadline`.
     async fn queue(
         &self,
-        waiting: &mut Waiting<'_>,
+        waiting: &mut QueuedCall<'_>,
         tenant: &str,
         items: &[PutStartItem],
         deadline: Instant,
@@ -487,11 +487,11 @@ impl Objects {
             let need = self.coordinator.read(|applied| untried(&applied.state, &suspects, tenant, items));
             let Some((of_tenant, of_pool)) = need else { return };
             let need = match scope {
-                Some(_) => Need { excess: of_tenant, largest: 0 },
+                Some(_) => RoomNeed { excess: of_tenant, largest: 0 },
                 None => of_pool,
             };
             // Whatever the outcome, they are tried once: only that tells those that need no room from the others.
-            if waiting.wait(scope, need, After::Coming, deadline).await == Made::Late {
+            if waiting.wait(scope, need, WaitReason::Coming, deadline).await == WaitOutcome::Late {
                 waiting.end();
             }
         }
@@ -528,7 +528,7 @@ fn apart<'i, T>(items: &'i [T], calls: &[usize]) -> impl Iterator<Item = &'i [T]
 }
 
 /// One try of the reads of a call: each object found is leased to the caller.
-struct Call<'a> {
+struct ReadAttempt<'a> {
     state: &'a State,
     leading: &'a Leading,
     tenant: &'a str,
@@ -568,7 +568,7 @@ fn lookups<T>(found: &[Result<T, Miss>]) -> Lookups {
     Lookups::of(found.iter().map(|found| found.as_ref().err().map_or(Code::Ok, |miss| miss.code())))
 }
 
-impl<'a> Call<'a> {
+impl<'a> ReadAttempt<'a> {
     fn new(state: &'a State, leading: &'a Leading, tenant: &'a str) -> Self {
         let (suspects, leased_until) = (leading.liveness.suspects(), leading.lease_end());
         Self { state, leading, tenant, suspects, leased_until, found: Vec::new(), undecided: false }
@@ -629,11 +629,11 @@ fn wait_for(leading: &Leading, items: &[PutStartItem]) -> Duration {
 /// Objects that the calls of a message found, by call. They count as used once, however often the message was tried.
 #[derive(Default)]
 #[must_use]
-struct Used(Vec<Vec<KeyHash>>);
+struct ReadKeys(Vec<Vec<KeyHash>>);
 
-impl Used {
+impl ReadKeys {
     /// Adds what a call found. Returns whether it met an object that is being evicted, so that the message is tried again.
-    fn add(&mut self, call: Call<'_>) -> bool {
+    fn add(&mut self, call: ReadAttempt<'_>) -> bool {
         self.0.push(call.found);
         call.undecided
     }
@@ -644,14 +644,14 @@ impl Used {
 }
 
 /// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.
-fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Found, Miss> {
+fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Placement, Miss> {
     let offered = object.replicas.iter().filter(|replica| !leading.is_suspect(replica.store));
     let replicas: Granted = offered.filter_map(|replica| grants.add(replica)).collect();
     if replicas.is_empty() {
         return Err(Miss::Unavailable);
     }
     let ObjectView { version, size, checksum, .. } = *object;
-    Ok(Found { version, size, checksum, replicas, doubtful: false })
+    Ok(Placement { version, size, checksum, replicas, doubtful: false })
 }
 
 #[cfg(test)]
@@ -699,11 +699,11 @@ mod tests {
         let (room, tries) = (Room::new(), Cell::new(0));
         let read = || {
             tries.set(tries.get() + 1);
-            let mut call = Call::new(&state, &leading, "");
+            let mut call = ReadAttempt::new(&state, &leading, "");
             let mut found = Vec::new();
             call.find(keys.into_iter(), |it| found.push(it.is_ok()));
             leading.leases.unmark(PutId(2));
-            let mut used = Used::default();
+            let mut used = ReadKeys::default();
             let undecided = used.add(call);
             ((found, used), undecided)
         };
@@ -720,9 +720,9 @@ mod tests {
         let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
         let state = index(&keys);
         let leading = Leading::begin(1, state.time(), state.settings(), Clock::monotonic());
-        let mut used = Used::default();
+        let mut used = ReadKeys::default();
         for keys in apart(&keys, &[2, 1]) {
-            let mut call = Call::new(&state, &leading, "");
+            let mut call = ReadAttempt::new(&state, &leading, "");
             call.find(keys.iter().copied(), |found| assert!(found.is_ok()));
             assert!(!used.add(call), "nothing is being evicted");
         }

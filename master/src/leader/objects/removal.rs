@@ -38,7 +38,7 @@ pub(super) fn matching_places() -> Arc<Semaphore> {
 
 /// Progress of a removal by pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removed {
+pub(crate) struct RemovalPage {
     /// Objects removed by this call.
     pub(crate) objects: u64,
     /// Objects that match and stay, because they are leased.
@@ -135,10 +135,10 @@ impl Objects {
         pattern: &str,
         force: bool,
         from: u64,
-    ) -> Result<Removed, Refusal> {
+    ) -> Result<RemovalPage, Refusal> {
         let pattern = compile(pattern)?;
         let until = Instant::now() + CALL_TIME;
-        let mut removed = Removed { next: Some(from), ..Removed::default() };
+        let mut removed = RemovalPage { next: Some(from), ..RemovalPage::default() };
         while let Some(at) = removed.next.filter(|_| Instant::now() < until) {
             let pattern = pattern.as_ref().map(|pattern| (pattern, until));
             let outcome = self.remove_page(tenant, pattern, force, at, &mut removed).await;
@@ -160,7 +160,7 @@ impl Objects {
         pattern: Option<(&Regex, Instant)>,
         force: bool,
         from: u64,
-        removed: &mut Removed,
+        removed: &mut RemovalPage,
     ) -> Result<Option<u64>, Refusal> {
         let leading = self.coordinator.lead().await?;
         let page = self

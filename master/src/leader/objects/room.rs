@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Objects;
-use super::line::{After, Line, Need, Scope, Ticket, Verdict, Wakes};
+use super::queue::{PutQueue, RoomNeed, Scope, Ticket, WaitReason, WakeReason, Wakes};
 use crate::leader::term::Leading;
 use crate::metrics::PutWait;
 
@@ -21,14 +21,14 @@ use crate::metrics::PutWait;
 /// losing its majority.
 const OUTCOME_WAIT: Duration = Duration::from_secs(1);
 
-type Waker = oneshot::Sender<Verdict>;
+type Waker = oneshot::Sender<WakeReason>;
 
 /// Room in the pool and in the quotas of tenants.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// Taken before the lock of the index, never while that is held.
-    line: Mutex<Line<Waker>>,
-    /// Number of calls in the line, so that calls need not lock it while it is empty.
+    queue: Mutex<PutQueue<Waker>>,
+    /// Number of calls in the queue, so that calls need not lock it while it is empty.
     waiting: AtomicUsize,
     /// A call waits for room.
     pub(super) asked: Notify,
@@ -38,7 +38,7 @@ pub(crate) struct Room {
 
 /// Outcome of a wait for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made {
+pub(super) enum WaitOutcome {
     /// There should be room: try again.
     Room,
     /// Nothing can be evicted.
@@ -50,37 +50,37 @@ pub(super) enum Made {
 impl Room {
     pub(crate) fn new() -> Self {
         Self {
-            line: Mutex::new(Line::new()),
+            queue: Mutex::new(PutQueue::new()),
             waiting: AtomicUsize::new(0),
             asked: Notify::new(),
             decided: watch::Sender::default(),
         }
     }
 
-    /// Changes the line, or looks at it.
-    pub(super) fn line<R>(&self, change: impl FnOnce(&mut Line<Waker>) -> R) -> R {
-        let mut line = self.line.lock();
-        let result = change(&mut line);
-        self.waiting.store(line.len(), Ordering::Release);
+    /// Changes the queue, or looks at it.
+    pub(super) fn queue<R>(&self, change: impl FnOnce(&mut PutQueue<Waker>) -> R) -> R {
+        let mut queue = self.queue.lock();
+        let result = change(&mut queue);
+        self.waiting.store(queue.len(), Ordering::Release);
         result
     }
 
-    /// Changes the line, and tells the waiters that are to know.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut Line<Waker>) -> Wakes<Waker>) {
-        for (waker, verdict) in self.line(change) {
-            // A call that has just been dropped leaves the line by itself.
-            let _ = waker.send(verdict);
+    /// Changes the queue, and tells the waiters that are to know.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut PutQueue<Waker>) -> Wakes<Waker>) {
+        for (waker, reason) in self.queue(change) {
+            // A call that has just been dropped leaves the queue by itself.
+            let _ = waker.send(reason);
         }
     }
 
-    /// Whether no call is in the line.
+    /// Whether no call is in the queue.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Whether calls are in the line of a scope, behind which others queue.
+    /// Whether calls are in the queue of a scope, behind which others queue.
     fn is_waited(&self, scope: Scope) -> bool {
-        !self.is_idle() && self.line(|line| line.is_waited(scope))
+        !self.is_idle() && self.queue(|queue| queue.is_waited(scope))
     }
 
     /// Lets those waiters try for which there is room now.
@@ -88,12 +88,12 @@ impl Room {
         if self.is_idle() {
             return;
         }
-        self.tell(|line| {
-            let scopes: Vec<Scope> = line.scopes().collect();
+        self.tell(|queue| {
+            let scopes: Vec<Scope> = queue.scopes().collect();
             index.read(|applied| {
                 let state = &applied.state;
                 let fits = |size| state.fit_of(size, suspects) == Fit::Fits;
-                let let_in = |scope| line.let_in(scope, free_in(scope, state, suspects), fits);
+                let let_in = |scope| queue.let_in(scope, free_in(scope, state, suspects), fits);
                 scopes.into_iter().flat_map(let_in).collect()
             })
         });
@@ -138,8 +138,8 @@ pub(super) fn free_in(scope: Scope, state: &State, suspects: &[StoreId]) -> Exce
     Excess { bytes: capacity.saturating_sub(live), objects }
 }
 
-/// The place of a call in the line, which it leaves when this is dropped.
-pub(super) struct Waiting<'a> {
+/// The place of a call in the queue, which it leaves when this is dropped.
+pub(super) struct QueuedCall<'a> {
     objects: &'a Objects,
     leading: &'a Leading,
     ticket: Option<Ticket>,
@@ -147,7 +147,7 @@ pub(super) struct Waiting<'a> {
     measured: Option<PutWait<'a>>,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> QueuedCall<'a> {
     /// A call that does not wait yet.
     pub(super) fn new(objects: &'a Objects, leading: &'a Leading) -> Self {
         Self { objects, leading, ticket: None, scope: None, measured: None }
@@ -165,8 +165,14 @@ impl<'a> Waiting<'a> {
 
     /// Waits for room in a scope until it is the call's turn to try.
     ///
-    /// The call keeps its place in the line of that scope until it waits in another one, or is dropped.
-    pub(super) async fn wait(&mut self, scope: Scope, need: Need, after: After, deadline: Instant) -> Made {
+    /// The call keeps its place in the queue of that scope until it waits in another one, or is dropped.
+    pub(super) async fn wait(
+        &mut self,
+        scope: Scope,
+        need: RoomNeed,
+        after: WaitReason,
+        deadline: Instant,
+    ) -> WaitOutcome {
         let Self { objects, leading, .. } = *self;
         if self.scope.is_some_and(|before| before != scope) {
             self.leave();
@@ -174,22 +180,22 @@ impl<'a> Waiting<'a> {
         let suspects = leading.liveness.suspects();
         let (waker, mut told) = oneshot::channel();
         let room = &objects.room;
-        let ticket = room.line(|line| {
-            let ticket = self.ticket.unwrap_or_else(|| line.ticket());
+        let ticket = room.queue(|queue| {
+            let ticket = self.ticket.unwrap_or_else(|| queue.ticket());
             let free = objects.index.read(|applied| free_in(scope, &applied.state, &suspects));
-            line.wait(ticket, scope, need, free.bytes, after, waker);
+            queue.wait(ticket, scope, need, free.bytes, after, waker);
             ticket
         });
         (self.ticket, self.scope) = (Some(ticket), Some(scope));
         room.let_in(&objects.index, &suspects);
-        if let Ok(verdict) = told.try_recv() {
-            return Made::of(verdict);
+        if let Ok(reason) = told.try_recv() {
+            return WaitOutcome::of(reason);
         }
         room.asked.notify_one();
         self.measured.get_or_insert_with(|| objects.metrics.put_waits());
         match tokio::time::timeout_at(deadline, told).await {
-            Ok(Ok(verdict)) => Made::of(verdict),
-            _ => Made::Late,
+            Ok(Ok(reason)) => WaitOutcome::of(reason),
+            _ => WaitOutcome::Late,
         }
     }
 
@@ -197,17 +203,17 @@ impl<'a> Waiting<'a> {
     /// was freed, so that a last try may help.
     pub(super) fn end(&self) -> (Option<EvictionBlocked>, bool) {
         let (Some(ticket), Some(scope)) = (self.ticket, self.scope) else { return (None, false) };
-        self.objects.room.line(|line| line.end_wait(ticket, scope))
+        self.objects.room.queue(|queue| queue.end_wait(ticket, scope))
     }
 
     fn leave(&mut self) {
         if let (Some(ticket), Some(scope)) = (self.ticket, self.scope.take()) {
-            self.objects.room.tell(|line| line.leave(ticket, scope));
+            self.objects.room.tell(|queue| queue.leave(ticket, scope));
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedCall<'_> {
     /// Also of a call that is dropped while it waits or tries: nothing is evicted for it from now on, and its room is for
     /// those behind it.
     fn drop(&mut self) {
@@ -218,11 +224,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Made {
-    fn of(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Try => Self::Room,
-            Verdict::Blocked(why) => Self::Blocked(why),
+impl WaitOutcome {
+    fn of(reason: WakeReason) -> Self {
+        match reason {
+            WakeReason::Try => Self::Room,
+            WakeReason::Blocked(why) => Self::Blocked(why),
         }
     }
 }

@@ -4,7 +4,7 @@ use mc_eviction::Excess;
 use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName, Usage};
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
-use super::line::{Need, Scope};
+use super::queue::{RoomNeed, Scope};
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
@@ -19,16 +19,16 @@ const QUOTA_TOO_SMALL: &str =
 
 /// Puts of a call that may be tried again once there is room.
 #[derive(Debug, Default)]
-pub(super) struct Shortage {
+pub(super) struct PutShortage {
     /// Positions of the puts in the call.
     pub(super) places: Vec<usize>,
     /// Why the others can't be placed whatever is evicted; empty if there are none.
     pub(super) why: &'static str,
     /// Where they need room, and how much: in the tenant's quota before the pool.
-    pub(super) need: Option<(Scope, Need)>,
+    pub(super) need: Option<(Scope, RoomNeed)>,
 }
 
-impl Shortage {
+impl PutShortage {
     /// Looks at the answers to the puts of a call.
     pub(super) fn of<'a>(
         state: &State,
@@ -39,7 +39,7 @@ impl Shortage {
         let name = TenantName::new(tenant.as_bytes());
         let quota = state.quota(&name);
         let mut short = Self::default();
-        let (mut over, mut of_pool) = (Excess::default(), OfPool::default());
+        let (mut over, mut of_pool) = (Excess::default(), PoolNeed::default());
         // Made when the first item needs it: most calls have none.
         let mut stores = None;
         for (at, (item, code)) in answers.enumerate() {
@@ -53,7 +53,7 @@ impl Shortage {
                 }
                 Code::NoAvailableHandle if is_over_pin_limit(state, tenant, item) => PIN_LIMIT,
                 Code::NoAvailableHandle => {
-                    let stores = stores.get_or_insert_with(|| Takers::of(state, suspects));
+                    let stores = stores.get_or_insert_with(|| UsableStores::of(state, suspects));
                     match stores.count(item) {
                         0 => NO_STORE,
                         count if count < needed(item) => TOO_FEW_STORES,
@@ -77,7 +77,7 @@ impl Shortage {
         }
         short.need = match over.objects {
             0 => (!short.places.is_empty()).then(|| (None, of_pool.need(state, suspects))),
-            _ => Some((Some(name), Need { excess: within(quota, over), largest: 0 })),
+            _ => Some((Some(name), RoomNeed { excess: within(quota, over), largest: 0 })),
         };
         short
     }
@@ -90,11 +90,11 @@ pub(super) fn untried(
     suspects: &[StoreId],
     tenant: &str,
     items: &[PutStartItem],
-) -> Option<(Excess, Need)> {
+) -> Option<(Excess, RoomNeed)> {
     let needs_room =
         |item: &&PutStartItem| item.mode == PutMode::Upsert || state.get(tenant, &item.key).is_none();
-    let takers = Takers::of(state, suspects);
-    let (mut sum, mut of_pool) = (Excess::default(), OfPool::default());
+    let takers = UsableStores::of(state, suspects);
+    let (mut sum, mut of_pool) = (Excess::default(), PoolNeed::default());
     for item in items.iter().filter(needs_room) {
         let stores = takers.count(item);
         if stores >= needed(item) {
@@ -130,7 +130,7 @@ fn add(sum: Excess, item: &PutStartItem) -> Excess {
 
 /// Room that the puts of one call need in the pool.
 #[derive(Debug, Default)]
-struct OfPool {
+struct PoolNeed {
     /// Bytes of all of them.
     bytes: u64,
     /// Objects where their number is what is short.
@@ -141,7 +141,7 @@ struct OfPool {
     largest: u64,
 }
 
-impl OfPool {
+impl PoolNeed {
     /// Adds a put that this number of stores can take. Each takes one replica at most.
     fn add(&mut self, item: &PutStartItem, stores: usize) {
         let bytes = bytes_on(item, u64::from(item.replicas).min(stores as u64));
@@ -152,10 +152,10 @@ impl OfPool {
 
     /// Returns what is evicted for the call at a time: half of the pool at most, or its largest item. With that, some of the
     /// puts start, and the others wait again. A call whose puts are larger than the pool would hold up all behind it.
-    fn need(&self, state: &State, suspects: &[StoreId]) -> Need {
+    fn need(&self, state: &State, suspects: &[StoreId]) -> RoomNeed {
         let Usage { capacity, .. } = state.usage(suspects);
         let bytes = self.bytes.min(self.item.max(capacity / 2));
-        Need { excess: Excess { bytes, objects: self.objects }, largest: self.largest }
+        RoomNeed { excess: Excess { bytes, objects: self.objects }, largest: self.largest }
     }
 }
 
@@ -167,14 +167,14 @@ fn within(quota: Quota, puts: Excess) -> Excess {
 
 /// Stores that may take puts, summed up once for a call: thousands of items are held against thousands of stores while
 /// the index is locked.
-struct Takers {
+struct UsableStores {
     /// Bytes of the largest segment of each store that is not suspect, by its id.
     stores: Vec<(StoreId, u64)>,
     /// The same bytes, ascending.
     largest: Vec<u64>,
 }
 
-impl Takers {
+impl UsableStores {
     fn of(state: &State, suspects: &[StoreId]) -> Self {
         let usable = state.stores().filter(|store| suspects.binary_search(&store.store).is_err());
         let largest = |segments: &[u64]| segments.iter().copied().max().unwrap_or_default();
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn stores_take_what_their_largest_segment_holds_unless_they_are_avoided() {
         let state = pool(&[&[1024, 4096], &[2048], &[8192], &[64]]);
-        let takers = Takers::of(&state, &[StoreId(3)]);
+        let takers = UsableStores::of(&state, &[StoreId(3)]);
         let count = |size, avoid: &[u64]| takers.count(&item(size, avoid));
         assert_eq!((count(64, &[]), count(65, &[]), count(4096, &[]), count(4097, &[])), (3, 2, 1, 0));
         assert_eq!(count(65, &[1, 1, 3, 99]), 1, "named twice, suspect, unknown");
@@ -293,7 +293,7 @@ mod tests {
         let half = 1 << 20;
         let refused = |items: &[PutStartItem]| {
             let answers = items.iter().map(|item| (item, Code::NoAvailableHandle));
-            let short = Shortage::of(&state, &[], "", answers);
+            let short = PutShortage::of(&state, &[], "", answers);
             assert_eq!(short.places.len(), items.len());
             let (scope, need) = short.need.unwrap();
             assert_eq!(untried(&state, &[], "", items).unwrap().1, need);

@@ -17,14 +17,14 @@ pub(crate) struct Stores {
 }
 
 /// Answer to a mount.
-pub(crate) struct Mounted {
+pub(crate) struct MountReply {
     pub(crate) time: ClusterTime,
     /// Time between two heartbeats of the store.
     pub(crate) heartbeat: Duration,
 }
 
 /// Answer to a heartbeat.
-pub(crate) struct Beat {
+pub(crate) struct HeartbeatReply {
     pub(crate) time: ClusterTime,
     pub(crate) term: u64,
     /// Whether the store is mounted with this epoch.
@@ -50,7 +50,7 @@ impl Stores {
         self.changes.receiver_count()
     }
 
-    pub(crate) async fn mount(&self, mount: MountStore) -> Result<Mounted, Refusal> {
+    pub(crate) async fn mount(&self, mount: MountStore) -> Result<MountReply, Refusal> {
         let leading = self.coordinator.lead().await?;
         self.refuse_impostor(&mount, &leading)?;
         let (store, name) = (mount.store, mount.name.clone());
@@ -77,7 +77,7 @@ impl Stores {
         leading.liveness.mounted(store, leading.elapsed());
         self.refresh_suspect(&leading, store);
         tracing::info!(%store, name, "store mounted");
-        Ok(Mounted { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms) })
+        Ok(MountReply { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms) })
     }
 
     /// Refuses a second live process with the same store id (a copied data directory): the two would take each other's
@@ -120,8 +120,8 @@ impl Stores {
     }
 
     /// Begins the session of a store's heartbeat stream.
-    pub(crate) fn session(self: &Arc<Self>) -> Session {
-        Session { stores: self.clone(), open: None }
+    pub(crate) fn session(self: &Arc<Self>) -> HeartbeatSession {
+        HeartbeatSession { stores: self.clone(), open: None }
     }
 
     /// Updates the list of suspects, and tells the watchers if it changed.
@@ -157,19 +157,19 @@ impl Stores {
 }
 
 /// One stream of heartbeats.
-pub(crate) struct Session {
+pub(crate) struct HeartbeatSession {
     stores: Arc<Stores>,
     open: Option<OpenStream>,
 }
 
-impl Session {
+impl HeartbeatSession {
     /// Counts a heartbeat, and answers it.
     pub(crate) async fn beat(
         &mut self,
         store: StoreId,
         epoch: SegmentEpoch,
         transports: Vec<TransportUse>,
-    ) -> Result<Beat, Refusal> {
+    ) -> Result<HeartbeatReply, Refusal> {
         let leading = self.stores.coordinator.lead().await?;
         let (mounted, dead) = self.stores.coordinator.read(|applied| {
             let mounted = applied.state.mounted_epoch(store) == Some(epoch);
@@ -189,7 +189,7 @@ impl Session {
             leading.transports.note(store, transports);
         }
         let (time, spread) = (leading.now(), leading.liveness.spread());
-        Ok(Beat { time, term: leading.term, mounted, dead, spread })
+        Ok(HeartbeatReply { time, term: leading.term, mounted, dead, spread })
     }
 
     /// Detaches the store's stream when this master ends it, or leaves it unanswered, for reasons of its own. Neither

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Unwritten};
-use super::readiness::Condition;
+use super::readiness::ReadinessInput;
 use super::{KnownLeader, Leading, Refusal};
 use crate::data_dir::DataDisk;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
@@ -42,7 +42,7 @@ pub(crate) struct CoordinatorConfig {
 }
 
 /// State of a master at one moment, for display.
-pub(crate) struct Look<'a> {
+pub(crate) struct StatusView<'a> {
     pub(crate) raft: RaftView,
     pub(crate) applied: &'a Applied,
     /// Soft state, if this master leads.
@@ -313,7 +313,11 @@ impl Coordinator {
     }
 
     /// Passes a view of this moment to `show`, with the soft state if this master leads.
-    pub(crate) fn look<R>(&self, leading: Option<&Leading>, show: impl FnOnce(Look<'_>) -> R) -> R {
+    pub(crate) fn status_view<R>(
+        &self,
+        leading: Option<&Leading>,
+        show: impl FnOnce(StatusView<'_>) -> R,
+    ) -> R {
         let raft = self.raft.view();
         let now = self.raft.leadership().borrow().clone();
         // A leader that cannot write may not hold its lease, and then `leading` is `None`.
@@ -321,7 +325,7 @@ impl Coordinator {
         let no_puts = blocked.or_else(|| Some(leading.and_then(|_| self.short_of_room())?.to_string()));
         // The lock is not recursive: nothing in here may read the index or the leadership again.
         self.index.read(|applied| {
-            show(Look {
+            show(StatusView {
                 raft,
                 applied,
                 leading,
@@ -333,12 +337,12 @@ impl Coordinator {
     }
 
     /// Returns the state of this master that decides whether it is ready.
-    pub(crate) fn condition(&self) -> Condition {
+    pub(crate) fn readiness_input(&self) -> ReadinessInput {
         let now = self.raft.leadership().borrow().clone();
         let (seat, blocked) = (self.raft.seat(), self.raft.blocked().map(|blocked| blocked.to_string()));
         // Read before what is applied, which only grows.
         let committed = self.raft.view().committed;
-        self.index.read(|applied| Condition {
+        self.index.read(|applied| ReadinessInput {
             waiting_for: self.waits_for(applied, &now),
             seat,
             blocked,

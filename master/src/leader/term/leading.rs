@@ -25,7 +25,7 @@ pub(crate) struct Leading {
     pub(crate) leases: Leases,
     /// Reads, for the order of eviction.
     pub(crate) hits: Hits,
-    terms: RwLock<Terms>,
+    limits: RwLock<Limits>,
     clock: Clock,
     /// Cluster time when the term began here; `origin` is the clock's reading at that moment.
     base: ClusterTime,
@@ -34,7 +34,7 @@ pub(crate) struct Leading {
 
 /// Limits from the cluster's settings: leases and puts.
 #[derive(Clone, Copy, Debug)]
-struct Terms {
+struct Limits {
     read_lease: Duration,
     /// The longest that read leases have been in this term.
     longest_lease: Duration,
@@ -42,7 +42,7 @@ struct Terms {
     put_space_wait: Duration,
 }
 
-impl Terms {
+impl Limits {
     fn of(settings: &Settings) -> Self {
         let read_lease = Duration::from_millis(settings.read_lease_ms).min(MAX_GRANT_LIFETIME);
         Self {
@@ -66,7 +66,7 @@ impl Leading {
             transports: TransportsInUse::default(),
             leases: Leases::new(),
             hits: Hits::new(),
-            terms: RwLock::new(Terms::of(settings)),
+            limits: RwLock::new(Limits::of(settings)),
             clock,
             base: applied,
             origin,
@@ -75,10 +75,10 @@ impl Leading {
 
     /// Adopts changed settings of the cluster.
     pub(crate) fn adopt(&self, settings: &Settings) {
-        let mut terms = self.terms.write();
-        let longest_lease = terms.longest_lease;
-        *terms = Terms::of(settings);
-        terms.longest_lease = terms.read_lease.max(longest_lease);
+        let mut limits = self.limits.write();
+        let longest_lease = limits.longest_lease;
+        *limits = Limits::of(settings);
+        limits.longest_lease = limits.read_lease.max(longest_lease);
         self.liveness.suspect_after(Duration::from_millis(settings.store_suspect_ms));
     }
 
@@ -100,18 +100,18 @@ impl Leading {
 
     /// Length of a read lease.
     pub(crate) fn read_lease(&self) -> Duration {
-        self.terms.read().read_lease
+        self.limits.read().read_lease
     }
 
     /// Longest wait of a put for space.
     pub(crate) fn put_space_wait(&self) -> Duration {
-        self.terms.read().put_space_wait
+        self.limits.read().put_space_wait
     }
 
     /// Returns a function from the lifetime that a put asks for (`None`: the default) to the deadline of a put that
     /// starts now.
     pub(crate) fn put_deadlines(&self) -> impl Fn(Option<Duration>) -> ClusterTime + use<> {
-        let (now, longest) = (self.now(), self.terms.read().put_deadline_max);
+        let (now, longest) = (self.now(), self.limits.read().put_deadline_max);
         move |asked| now.after(asked.unwrap_or(PUT_LIFETIME).min(longest))
     }
 
@@ -135,7 +135,7 @@ impl Leading {
     /// No lease of this term runs on them, because their marks exclude one. Leases of earlier terms, which are unknown
     /// here, end within the first lease period of this term.
     pub(crate) fn evicted_until(&self) -> ClusterTime {
-        let floor = self.base.after(self.terms.read().longest_lease);
+        let floor = self.base.after(self.limits.read().longest_lease);
         if self.now() < floor { floor } else { ClusterTime(0) }
     }
 
@@ -156,7 +156,7 @@ impl Leading {
     /// transport in use today has that fence. See docs/adr/0005. The same holds for a lease of an earlier term that was
     /// granted before the setting was made shorter.
     pub(crate) fn hold_until(&self) -> ClusterTime {
-        self.now().after(2 * self.terms.read().longest_lease)
+        self.now().after(2 * self.limits.read().longest_lease)
     }
 
     /// Forgets ended leases.

@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 pub(crate) struct Liveness {
     suspect_after_ms: AtomicU64,
     spread_ms: AtomicU64,
-    ears: Mutex<Ears>,
+    heartbeats: Mutex<Heartbeats>,
     suspects: ArcSwap<Vec<StoreId>>,
-    changes: Mutex<Changes>,
+    changes: Mutex<ChangeLog>,
 }
 
 /// Time between two looks at the stores. A leader is late after twice that.
@@ -43,14 +43,14 @@ fn spread(stores: usize) -> Duration {
 /// Log of which stores turned suspect or alive, in order. Telling a watcher what is new since the first `n` changes
 /// costs by what has changed since, not by the number of stores.
 #[derive(Debug, Default)]
-struct Changes {
+struct ChangeLog {
     count: u64,
     /// The last change of each store that ever changed.
     last: HashMap<StoreId, u64>,
     in_order: BTreeMap<u64, StoreId>,
 }
 
-impl Changes {
+impl ChangeLog {
     fn note(&mut self, store: StoreId) {
         self.count += 1;
         if let Some(before) = self.last.insert(store, self.count) {
@@ -60,9 +60,9 @@ impl Changes {
     }
 }
 
-/// News of the stores for one watcher.
+/// Changes of the stores, for one watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct StoreEvents {
     /// Stores, each with whether it is suspect now.
     pub(crate) stores: Vec<(StoreId, bool)>,
     /// Number of changes that the watcher has been told, these included.
@@ -72,15 +72,15 @@ pub(crate) struct News {
 }
 
 #[derive(Debug)]
-struct Ears {
+struct Heartbeats {
     /// When this leader began to listen.
     since: Duration,
     looked: Duration,
-    heard: HashMap<StoreId, Heard>,
+    heard: HashMap<StoreId, LastHeard>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastHeard {
     at: Duration,
     /// Open heartbeat streams; a store that reconnects has two for a moment.
     streams: u32,
@@ -103,7 +103,7 @@ impl Liveness {
         let liveness = Self {
             suspect_after_ms: AtomicU64::new(0),
             spread_ms: AtomicU64::new(0),
-            ears: Mutex::new(Ears { since, looked: since, heard: HashMap::new() }),
+            heartbeats: Mutex::new(Heartbeats { since, looked: since, heard: HashMap::new() }),
             suspects: ArcSwap::default(),
             changes: Mutex::default(),
         };
@@ -122,71 +122,72 @@ impl Liveness {
         self.suspect_after_ms.store(ms, Ordering::Relaxed);
     }
 
-    fn patience(&self) -> Patience {
+    fn limits(&self) -> SilenceLimits {
         let silence = Duration::from_millis(self.suspect_after_ms.load(Ordering::Relaxed));
-        Patience { silence, coming: silence + self.spread() }
+        SilenceLimits { silence, coming: silence + self.spread() }
     }
 
     /// Notes that `store` was mounted: its heartbeats begin shortly.
     pub(crate) fn mounted(&self, store: StoreId, now: Duration) {
-        let mut ears = self.ears.lock();
-        let entry = ears.heard.entry(store).or_insert(Heard { at: now, streams: 0, expected: true });
+        let mut heartbeats = self.heartbeats.lock();
+        let entry =
+            heartbeats.heard.entry(store).or_insert(LastHeard { at: now, streams: 0, expected: true });
         if entry.streams == 0 {
-            *entry = Heard { at: now, streams: 0, expected: true };
+            *entry = LastHeard { at: now, streams: 0, expected: true };
         }
     }
 
     /// Notes that a heartbeat stream of `store` has begun.
     pub(crate) fn opened(&self, store: StoreId, now: Duration) {
-        let mut ears = self.ears.lock();
-        let streams = ears.heard.get(&store).map_or(0, |heard| heard.streams);
-        ears.heard.insert(store, Heard { at: now, streams: streams + 1, expected: false });
+        let mut heartbeats = self.heartbeats.lock();
+        let streams = heartbeats.heard.get(&store).map_or(0, |heard| heard.streams);
+        heartbeats.heard.insert(store, LastHeard { at: now, streams: streams + 1, expected: false });
     }
 
     /// Notes a heartbeat of `store`.
     pub(crate) fn beat(&self, store: StoreId, now: Duration) {
-        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
+        if let Some(entry) = self.heartbeats.lock().heard.get_mut(&store) {
             entry.at = now;
         }
     }
 
     /// Notes that a stream of `store` has ended.
     pub(crate) fn closed(&self, store: StoreId) {
-        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
+        if let Some(entry) = self.heartbeats.lock().heard.get_mut(&store) {
             entry.streams = entry.streams.saturating_sub(1);
         }
     }
 
     /// Notes that `store` sent a heartbeat and this leader ended the stream instead of answering.
     pub(crate) fn let_go(&self, store: StoreId, now: Duration) {
-        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
+        if let Some(entry) = self.heartbeats.lock().heard.get_mut(&store) {
             let streams = entry.streams.saturating_sub(1);
-            *entry = Heard { at: now, streams, expected: streams == 0 };
+            *entry = LastHeard { at: now, streams, expected: streams == 0 };
         }
     }
 
     /// Whether `store` is alive at `now`.
     pub(crate) fn state(&self, store: StoreId, now: Duration) -> StoreState {
-        self.ears.lock().state(store, now, self.patience())
+        self.heartbeats.lock().state(store, now, self.limits())
     }
 
     /// How long `store` has been silent.
     pub(crate) fn silence(&self, store: StoreId, now: Duration) -> Duration {
-        let ears = self.ears.lock();
-        let last = ears.heard.get(&store).map_or(ears.since, |heard| heard.at);
+        let heartbeats = self.heartbeats.lock();
+        let last = heartbeats.heard.get(&store).map_or(heartbeats.since, |heard| heard.at);
         now.saturating_sub(last)
     }
 
     /// Recomputes the list of suspects; `stores` are all mounted stores. Returns whether the list changed.
     pub(crate) fn refresh(&self, stores: impl Iterator<Item = StoreId>, now: Duration) -> bool {
-        let mut ears = self.ears.lock();
-        ears.pass_over_own_delay(now);
+        let mut heartbeats = self.heartbeats.lock();
+        heartbeats.pass_over_own_delay(now);
         let stores: Vec<StoreId> = stores.collect();
         let spread_ms = u64::try_from(spread(stores.len()).as_millis()).unwrap_or(u64::MAX);
         self.spread_ms.store(spread_ms, Ordering::Relaxed);
-        let patience = self.patience();
+        let limits = self.limits();
         let mut suspects = stores;
-        suspects.retain(|store| ears.state(*store, now, patience) == StoreState::Suspect);
+        suspects.retain(|store| heartbeats.state(*store, now, limits) == StoreState::Suspect);
         suspects.sort_unstable();
         // The lock is held until the list is replaced, so that of two changes the later one stays.
         let before = self.suspects.load_full();
@@ -208,8 +209,8 @@ impl Liveness {
     /// changed.
     pub(crate) fn look_at(&self, store: StoreId, now: Duration) -> bool {
         // Both locks are held to the end, so that neither a refresh nor a watcher sees half of this change.
-        let ears = self.ears.lock();
-        let suspect = ears.state(store, now, self.patience()) == StoreState::Suspect;
+        let heartbeats = self.heartbeats.lock();
+        let suspect = heartbeats.state(store, now, self.limits()) == StoreState::Suspect;
         let before = self.suspects.load_full();
         let mut suspects = match (before.binary_search(&store), suspect) {
             (Ok(_), true) | (Err(_), false) => return false,
@@ -232,13 +233,13 @@ impl Liveness {
 
     /// Returns the changes after the first `seen` ones, for up to `most` stores. A watcher that has been told nothing
     /// gets all suspects.
-    pub(crate) fn news(&self, seen: Option<u64>, most: usize) -> News {
+    pub(crate) fn news(&self, seen: Option<u64>, most: usize) -> StoreEvents {
         // The list changes only under this lock, so it is the result of exactly these changes.
         let changes = self.changes.lock();
         let suspects = self.suspects();
         let Some(seen) = seen else {
             let stores = suspects.iter().map(|store| (*store, true)).collect();
-            return News { stores, seen: changes.count, more: false };
+            return StoreEvents { stores, seen: changes.count, more: false };
         };
         let mut since = changes.in_order.range(seen + 1..);
         let (mut stores, mut told) = (Vec::new(), seen);
@@ -247,25 +248,25 @@ impl Liveness {
             told = *at;
         }
         let more = since.next().is_some();
-        News { stores, seen: if more { told } else { changes.count }, more }
+        StoreEvents { stores, seen: if more { told } else { changes.count }, more }
     }
 }
 
 /// How long a store counts as alive after it was last heard.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct SilenceLimits {
     /// For a store with an open stream.
     silence: Duration,
     /// For a store without a stream that is expected to open one: after a change of the leader, or to come back.
     coming: Duration,
 }
 
-impl Ears {
-    fn state(&self, store: StoreId, now: Duration, patience: Patience) -> StoreState {
+impl Heartbeats {
+    fn state(&self, store: StoreId, now: Duration, limits: SilenceLimits) -> StoreState {
         let believed = match self.heard.get(&store) {
-            Some(heard) if heard.streams > 0 => now.saturating_sub(heard.at) < patience.silence,
-            Some(heard) => heard.expected && now.saturating_sub(heard.at) < patience.coming,
-            None => now.saturating_sub(self.since) < patience.coming,
+            Some(heard) if heard.streams > 0 => now.saturating_sub(heard.at) < limits.silence,
+            Some(heard) => heard.expected && now.saturating_sub(heard.at) < limits.coming,
+            None => now.saturating_sub(self.since) < limits.coming,
         };
         if believed { StoreState::Alive } else { StoreState::Suspect }
     }
@@ -334,11 +335,11 @@ mod tests {
         for store in [a, b, c] {
             liveness.opened(store, at(0));
         }
-        assert_eq!(liveness.news(None, 64), News { stores: vec![], seen: 0, more: false });
+        assert_eq!(liveness.news(None, 64), StoreEvents { stores: vec![], seen: 0, more: false });
         liveness.closed(b);
         assert!(liveness.look_at(b, at(1)) && !liveness.look_at(b, at(1)));
         let first = liveness.news(None, 64);
-        assert_eq!(first, News { stores: vec![(b, true)], seen: 1, more: false });
+        assert_eq!(first, StoreEvents { stores: vec![(b, true)], seen: 1, more: false });
         assert_eq!(liveness.news(Some(first.seen), 64).stores, vec![], "nothing has changed");
 
         liveness.closed(c);
@@ -355,7 +356,7 @@ mod tests {
             "the rest comes with the next event"
         );
         let rest = liveness.news(Some(one.seen), 1);
-        assert_eq!(rest, News { stores: vec![(b, false)], seen: next.seen, more: false });
+        assert_eq!(rest, StoreEvents { stores: vec![(b, false)], seen: next.seen, more: false });
 
         // c was unmounted: it is no suspect any more, and clients that had heard of it are told so.
         assert!(liveness.refresh([a, b].into_iter(), at(4)));

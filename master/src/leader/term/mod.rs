@@ -14,10 +14,10 @@ mod transports;
 
 #[cfg(test)]
 pub(crate) use admission::Unwritten;
-pub(crate) use coordinator::{Coordinator, CoordinatorConfig, Look};
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig, StatusView};
 pub(crate) use known_leader::KnownLeader;
 pub(crate) use leading::Leading;
-pub(crate) use liveness::{LOOK_INTERVAL, Liveness, News, StoreState};
+pub(crate) use liveness::{LOOK_INTERVAL, Liveness, StoreEvents, StoreState};
 pub(crate) use readiness::Unready;
 pub(crate) use refusal::Refusal;
 pub(crate) use transports::TransportUse;

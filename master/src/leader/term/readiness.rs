@@ -14,7 +14,7 @@ const READY_WITHIN: u64 = 1000;
 
 /// State of a master that decides whether it is ready.
 #[derive(Clone, Debug)]
-pub(crate) struct Condition {
+pub(crate) struct ReadinessInput {
     /// Why this master cannot serve the cluster; empty if it can. A master that knows no leader that a majority follows
     /// has a reason here.
     pub(crate) waiting_for: String,
@@ -51,7 +51,7 @@ pub(crate) enum Unready {
     Behind(u64),
 }
 
-impl Condition {
+impl ReadinessInput {
     /// Says whether the master is ready, or why it is not.
     pub(crate) fn readiness(&self) -> Result<(), Unready> {
         if !self.waiting_for.is_empty() {
@@ -82,8 +82,8 @@ impl Condition {
 mod tests {
     use super::*;
 
-    fn well() -> Condition {
-        Condition {
+    fn well() -> ReadinessInput {
+        ReadinessInput {
             waiting_for: String::new(),
             seat: Seat::Voter,
             blocked: None,
@@ -96,28 +96,28 @@ mod tests {
     #[test]
     fn a_voter_with_the_whole_index_that_hears_a_followed_leader_is_ready() {
         assert_eq!(well().readiness(), Ok(()));
-        let almost = Condition { applied: Some(LogId::new_term_index(7, 4_000)), ..well() };
+        let almost = ReadinessInput { applied: Some(LogId::new_term_index(7, 4_000)), ..well() };
         assert_eq!(almost.readiness(), Ok(()), "under load there are always some left");
-        let ahead = Condition { committed: 4_990, ..well() };
+        let ahead = ReadinessInput { committed: 4_990, ..well() };
         assert_eq!(ahead.readiness(), Ok(()), "the commit index was read before the applied one");
     }
 
     #[test]
     fn each_thing_that_is_missing_is_named() {
-        let unready = |condition: Condition| condition.readiness().unwrap_err();
-        let alone = Condition { waiting_for: "no leader is known".into(), ..well() };
+        let unready = |condition: ReadinessInput| condition.readiness().unwrap_err();
+        let alone = ReadinessInput { waiting_for: "no leader is known".into(), ..well() };
         assert_eq!(unready(alone).to_string(), "no leader is known");
-        let learner = Condition { seat: Seat::Learner, ..well() };
+        let learner = ReadinessInput { seat: Seat::Learner, ..well() };
         assert_eq!(unready(learner), Unready::NoVote, "a wiped master that has copied the index");
-        let replaces = Condition { seat: Seat::Shared(NodeId(3)), ..well() };
+        let replaces = ReadinessInput { seat: Seat::Shared(NodeId(3)), ..well() };
         assert!(unready(replaces).to_string().contains("member 0000000000000003 has the same address"));
-        assert_eq!(unready(Condition { seat: Seat::None, ..well() }), Unready::NoMember);
-        let blocked = Condition { blocked: Some("this leader can't write".into()), ..well() };
+        assert_eq!(unready(ReadinessInput { seat: Seat::None, ..well() }), Unready::NoMember);
+        let blocked = ReadinessInput { blocked: Some("this leader can't write".into()), ..well() };
         assert_eq!(unready(blocked), Unready::Blocked("this leader can't write".into()));
-        let older = Condition { applied: Some(LogId::new_term_index(6, 5_000)), ..well() };
+        let older = ReadinessInput { applied: Some(LogId::new_term_index(6, 5_000)), ..well() };
         assert_eq!(unready(older), Unready::NothingOfTerm(7), "it may not know what is committed");
-        assert_eq!(unready(Condition { applied: None, ..well() }), Unready::NothingOfTerm(7));
-        let behind = Condition { applied: Some(LogId::new_term_index(7, 3_999)), ..well() };
+        assert_eq!(unready(ReadinessInput { applied: None, ..well() }), Unready::NothingOfTerm(7));
+        let behind = ReadinessInput { applied: Some(LogId::new_term_index(7, 3_999)), ..well() };
         assert_eq!(unready(behind), Unready::Behind(1_001));
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use mc_types::{ClusterId, Code, NodeId};
 
 use super::KnownLeader;
-use crate::data_dir::Shortage;
+use crate::data_dir::DiskShortage;
 
 /// Why a whole call is refused, with a message that says what to do next. Items of a batch get codes instead.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -106,7 +106,7 @@ pub(crate) enum Refusal {
         /// Its data directory.
         dir: PathBuf,
         /// Free and needed space.
-        shortage: Shortage,
+        shortage: DiskShortage,
     },
     /// The disks of so many other masters are nearly full that no majority has room.
     #[error(

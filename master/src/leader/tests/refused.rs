@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::upgrade::services;
-use crate::leader::{Lease, keep_room};
+use crate::leader::{LeaseMode, keep_room};
 
 /// Objects that fill the pool, of which a few are to be evicted.
 const OBJECTS: u64 = 100;
@@ -88,7 +88,7 @@ async fn objects_whose_eviction_is_refused_are_read_and_evicted_later() {
     until("objects are chosen", async || proposed.load(Ordering::Relaxed) > 0).await;
     let keys: Vec<_> = (0..OBJECTS).map(key).collect();
     let (keys, all): (Vec<&[u8]>, _) = (keys.iter().map(|key| &key[..]).collect(), vec![Ok(64); keys.len()]);
-    let read = || leader.objects.exist("", &keys, &[OBJECTS as usize], Lease::Grant);
+    let read = || leader.objects.exist("", &keys, &[OBJECTS as usize], LeaseMode::Grant);
     let mut reader = pin!(read());
     tokio::select! {
         biased;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::system_resolver;
-use crate::data_dir::{DataDisk, Identity};
+use crate::data_dir::{DataDisk, IdentityFile};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::leader::term::Unwritten;
 use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
@@ -87,7 +87,7 @@ pub(super) fn services(
     unwritten: Unwritten,
     stop: CancellationToken,
 ) -> Services {
-    let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
+    let identity = IdentityFile::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bound = BoundAddresses { raft: nowhere, client: nowhere, http: nowhere };
     let formation = FormationConfig {

@@ -20,7 +20,7 @@ pub(super) struct Ticket(u64);
 
 /// Room that a call to start puts needs in one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct RoomNeed {
     /// Bytes of all replicas, and objects where their number is what is short.
     pub(super) excess: Excess,
     /// Bytes of the largest object; 0 if bytes are not short.
@@ -29,7 +29,7 @@ pub(super) struct Need {
 
 /// Why a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum WaitReason {
     /// Others wait: it has not tried yet.
     Coming,
     /// Its first try in this scope was refused, or one that started some of its puts.
@@ -38,9 +38,9 @@ pub(super) enum After {
     Refusal,
 }
 
-/// Word for a waiter.
+/// Why a waiter is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum WakeReason {
     /// There should be room: try again.
     Try,
     /// Nothing can be evicted.
@@ -48,18 +48,18 @@ pub(super) enum Verdict {
 }
 
 /// Waiters to tell, each by its waker.
-pub(super) type Wakes<W> = Vec<(W, Verdict)>;
+pub(super) type Wakes<W> = Vec<(W, WakeReason)>;
 
 /// Calls that wait for room, by scope and in the order of arrival.
 ///
 /// A waiter is told to try again once as many bytes were evicted as it needs (evicted bytes are *paid* to the waiters in
-/// their order), or once there is room for it beyond what all before it need. It stays in the line, without a waker, while
+/// their order), or once there is room for it beyond what all before it need. It stays in the queue, without a waker, while
 /// it tries, so that its room is not promised twice; then it leaves, or waits again in its old place.
 ///
-/// No wake-up is lost: every decision is made from what the line holds at that moment, under the lock of its owner, and is
-/// made again at each change and at intervals. A waker leaves the line only with its verdict.
+/// No wake-up is lost: every decision is made from what the queue holds at that moment, under the lock of its owner, and is
+/// made again at each change and at intervals. A waker leaves the queue only with its reason.
 #[derive(Debug)]
-pub(super) struct Line<W> {
+pub(super) struct PutQueue<W> {
     next: u64,
     scopes: BTreeMap<Scope, BTreeMap<Ticket, Waiter<W>>>,
     /// The only waiter for the pool that may try, because a range is being cleared for it, or was cleared and it tries.
@@ -70,7 +70,7 @@ pub(super) struct Line<W> {
 
 #[derive(Debug)]
 struct Waiter<W> {
-    need: Need,
+    need: RoomNeed,
     /// Evicted for it since its last try, at most its need.
     paid: Excess,
     /// Number of tries that were refused.
@@ -102,21 +102,21 @@ impl<W> Waiter<W> {
     }
 
     fn wake(&mut self, wakes: &mut Wakes<W>) {
-        wakes.extend(self.waker.take().map(|waker| (waker, Verdict::Try)));
+        wakes.extend(self.waker.take().map(|waker| (waker, WakeReason::Try)));
     }
 }
 
-impl<W> Line<W> {
+impl<W> PutQueue<W> {
     pub(super) fn new() -> Self {
         Self { next: 0, scopes: BTreeMap::new(), sole: None, owing: false }
     }
 
-    /// Number of calls in the line.
+    /// Number of calls in the queue.
     pub(super) fn len(&self) -> usize {
         self.scopes.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether a call is in the line of a scope.
+    /// Whether a call is in the queue of a scope.
     pub(super) fn is_waited(&self, scope: Scope) -> bool {
         self.scopes.contains_key(&scope)
     }
@@ -136,45 +136,45 @@ impl<W> Line<W> {
         Ticket(self.next)
     }
 
-    /// Lets a call wait in a scope, in its old place if it is in the line. `free` is the number of free bytes there.
+    /// Lets a call wait in a scope, in its old place if it is in the queue. `free` is the number of free bytes there.
     pub(super) fn wait(
         &mut self,
         ticket: Ticket,
         scope: Scope,
-        need: Need,
+        need: RoomNeed,
         free: u64,
-        after: After,
+        after: WaitReason,
         waker: W,
     ) {
-        let line = self.scopes.entry(scope).or_default();
-        let before = line.remove(&ticket);
+        let queue = self.scopes.entry(scope).or_default();
+        let before = queue.remove(&ticket);
         let (tries, judged) = before.map_or((0, false), |before| (before.refused, before.judged));
         let refused = match after {
-            After::Coming => 0,
-            After::Progress => 1,
-            After::Refusal => tries + 1,
+            WaitReason::Coming => 0,
+            WaitReason::Progress => 1,
+            WaitReason::Refusal => tries + 1,
         };
         let waiter = Waiter {
             need,
             paid: Excess::default(),
             refused,
             seen: free,
-            misjudged: after == After::Refusal && judged,
+            misjudged: after == WaitReason::Refusal && judged,
             judged: false,
             waker: Some(waker),
             blocked: None,
         };
-        line.insert(ticket, waiter);
+        queue.insert(ticket, waiter);
         if scope.is_none() {
             self.open(ticket);
         }
     }
 
-    /// Takes a call out of a scope's line. Bytes that were paid to it and not used are paid to those behind it.
+    /// Takes a call out of a scope's queue. Bytes that were paid to it and not used are paid to those behind it.
     pub(super) fn leave(&mut self, ticket: Ticket, scope: Scope) -> Wakes<W> {
-        let Some(line) = self.scopes.get_mut(&scope) else { return Vec::new() };
-        let left = line.remove(&ticket);
-        if line.is_empty() {
+        let Some(queue) = self.scopes.get_mut(&scope) else { return Vec::new() };
+        let left = queue.remove(&ticket);
+        if queue.is_empty() {
             self.scopes.remove(&scope);
         }
         if scope.is_none() {
@@ -189,7 +189,7 @@ impl<W> Line<W> {
     /// Ends the wait of a call whose time is over, which keeps its place for a last try. Returns why nothing could be evicted
     /// for it, and whether some of what it needs was freed.
     pub(super) fn end_wait(&mut self, ticket: Ticket, scope: Scope) -> (Option<EvictionBlocked>, bool) {
-        let waiter = self.scopes.get_mut(&scope).and_then(|line| line.get_mut(&ticket));
+        let waiter = self.scopes.get_mut(&scope).and_then(|queue| queue.get_mut(&ticket));
         waiter.map_or((None, false), |waiter| {
             let was_told = waiter.waker.take().is_none();
             (waiter.blocked, was_told || !waiter.paid.is_none())
@@ -235,7 +235,7 @@ impl<W> Line<W> {
     ) -> Wakes<W> {
         let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
         let (mut needed, mut sizes) = (Excess::default(), Vec::<(u64, bool)>::new());
-        // Tenants have no sole waiter, so their lines owe nothing.
+        // Tenants have no sole waiter, so their queues owe nothing.
         let all = sole.is_some() || scope.is_none() && std::mem::take(&mut self.owing);
         for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
             needed = add(needed, waiter.need.excess);
@@ -276,7 +276,7 @@ impl<W> Line<W> {
         paid_for.map(|(_, waiter)| waiter.missing()).fold(Excess::default(), add)
     }
 
-    /// Returns what all calls in the line of a scope need, those included that try just now; nothing if none waits.
+    /// Returns what all calls in the queue of a scope need, those included that try just now; nothing if none waits.
     pub(super) fn needed(&self, scope: Scope) -> Excess {
         if !self.waiters(scope).any(|(_, waiter)| waiter.waits()) {
             return Excess::default();
@@ -286,7 +286,7 @@ impl<W> Line<W> {
 
     /// Returns the first waiter for the pool whose largest object does not fit, what it needs, and whether it was refused
     /// since its bytes were freed.
-    pub(super) fn first_unfit(&self, mut fits: impl FnMut(u64) -> bool) -> Option<(Ticket, Need, bool)> {
+    pub(super) fn first_unfit(&self, mut fits: impl FnMut(u64) -> bool) -> Option<(Ticket, RoomNeed, bool)> {
         let (mut fitting, mut looks) = (0, 0);
         let mut is_unfit = |size: u64| {
             if size <= fitting || looks == SIZES_PER_PASS {
@@ -311,7 +311,7 @@ impl<W> Line<W> {
     /// Tells the call for which a range was cleared to try.
     pub(super) fn cleared(&mut self, ticket: Ticket) -> Wakes<W> {
         let mut wakes = Vec::new();
-        let waiter = self.scopes.get_mut(&None).and_then(|line| line.get_mut(&ticket));
+        let waiter = self.scopes.get_mut(&None).and_then(|queue| queue.get_mut(&ticket));
         if let Some(waiter) = waiter {
             waiter.paid = waiter.need.excess;
             waiter.wake(&mut wakes);
@@ -319,7 +319,7 @@ impl<W> Line<W> {
         wakes
     }
 
-    /// Whether a call waits in the pool's line.
+    /// Whether a call waits in the pool's queue.
     pub(super) fn waits(&self, ticket: Ticket) -> bool {
         self.waiters(None).any(|(it, waiter)| it == ticket && waiter.waits())
     }
@@ -340,7 +340,7 @@ impl<W> Line<W> {
             if !waiter.paid.is_none() {
                 waiter.wake(&mut wakes);
             } else if !patience {
-                wakes.extend(waiter.waker.take().map(|waker| (waker, Verdict::Blocked(why))));
+                wakes.extend(waiter.waker.take().map(|waker| (waker, WakeReason::Blocked(why))));
             }
         }
         wakes
@@ -376,179 +376,182 @@ mod tests {
         Excess { bytes, objects: 0 }
     }
 
-    fn need(n: u64) -> Need {
-        Need { excess: bytes(n), largest: n }
+    fn need(n: u64) -> RoomNeed {
+        RoomNeed { excess: bytes(n), largest: n }
     }
 
     fn free(bytes: u64) -> Excess {
         Excess { bytes, objects: u64::MAX }
     }
 
-    /// A line in which calls of these sizes wait that were refused once while all was free, but in pieces. Their wakers are their
+    /// A queue in which calls of these sizes wait that were refused once while all was free, but in pieces. Their wakers are their
     /// positions.
-    fn line(sizes: &[u64]) -> (Line<usize>, Vec<Ticket>) {
-        let mut line = Line::new();
-        let tickets = (0..sizes.len()).map(|_| line.ticket()).collect::<Vec<_>>();
+    fn queue(sizes: &[u64]) -> (PutQueue<usize>, Vec<Ticket>) {
+        let mut queue = PutQueue::new();
+        let tickets = (0..sizes.len()).map(|_| queue.ticket()).collect::<Vec<_>>();
         for (at, (size, ticket)) in sizes.iter().zip(&tickets).enumerate() {
-            line.wait(*ticket, POOL, need(*size), 1_000_000, After::Progress, at);
+            queue.wait(*ticket, POOL, need(*size), 1_000_000, WaitReason::Progress, at);
         }
-        (line, tickets)
+        (queue, tickets)
     }
 
     fn woken(wakes: Wakes<usize>) -> Vec<usize> {
-        assert!(wakes.iter().all(|(_, verdict)| *verdict == Verdict::Try), "{wakes:?}");
+        assert!(wakes.iter().all(|(_, reason)| *reason == WakeReason::Try), "{wakes:?}");
         wakes.into_iter().map(|(waker, _)| waker).collect()
     }
 
     #[test]
     fn freed_bytes_wake_as_many_as_they_satisfy_in_order() {
-        let (mut line, _) = line(&[100, 100, 50, 10]);
-        assert_eq!(line.wanted(), bytes(260));
+        let (mut queue, _) = queue(&[100, 100, 50, 10]);
+        assert_eq!(queue.wanted(), bytes(260));
         assert_eq!(
-            woken(line.pay(POOL, bytes(90))),
+            woken(queue.pay(POOL, bytes(90))),
             [] as [usize; 0],
             "not enough for the first, none for the others"
         );
-        assert_eq!(woken(line.pay(POOL, bytes(120))), [0, 1]);
-        assert_eq!(line.wanted(), bytes(50), "what was freed beyond that is the next one's");
-        assert_eq!(woken(line.pay(POOL, bytes(1_000))), [2, 3]);
-        assert_eq!(line.wanted(), NOTHING, "nothing is evicted for those that try");
+        assert_eq!(woken(queue.pay(POOL, bytes(120))), [0, 1]);
+        assert_eq!(queue.wanted(), bytes(50), "what was freed beyond that is the next one's");
+        assert_eq!(woken(queue.pay(POOL, bytes(1_000))), [2, 3]);
+        assert_eq!(queue.wanted(), NOTHING, "nothing is evicted for those that try");
     }
 
     #[test]
     fn a_request_ends_with_its_waiter_and_what_was_freed_for_it_is_for_those_behind() {
-        let (mut line, tickets) = line(&[100, 80, 70]);
-        assert!(line.pay(POOL, bytes(90)).is_empty());
-        assert_eq!(woken(line.leave(tickets[0], POOL)), [1], "ninety bytes were freed");
-        assert_eq!(line.wanted(), bytes(60));
-        assert!(line.leave(tickets[2], POOL).is_empty());
-        assert_eq!((line.wanted(), line.len()), (NOTHING, 1));
-        assert!(line.leave(tickets[1], POOL).is_empty());
-        assert!(line.leave(tickets[1], POOL).is_empty(), "once more");
-        assert_eq!((line.len(), line.is_waited(POOL)), (0, false));
+        let (mut queue, tickets) = queue(&[100, 80, 70]);
+        assert!(queue.pay(POOL, bytes(90)).is_empty());
+        assert_eq!(woken(queue.leave(tickets[0], POOL)), [1], "ninety bytes were freed");
+        assert_eq!(queue.wanted(), bytes(60));
+        assert!(queue.leave(tickets[2], POOL).is_empty());
+        assert_eq!((queue.wanted(), queue.len()), (NOTHING, 1));
+        assert!(queue.leave(tickets[1], POOL).is_empty());
+        assert!(queue.leave(tickets[1], POOL).is_empty(), "once more");
+        assert_eq!((queue.len(), queue.is_waited(POOL)), (0, false));
     }
 
     #[test]
     fn newcomers_queue_behind_those_that_wait_and_pass_only_if_there_is_room_for_all() {
-        let (mut line, tickets) = line(&[100]);
-        let newcomer = line.ticket();
-        line.wait(newcomer, POOL, need(10), 60, After::Coming, 7);
+        let (mut queue, tickets) = queue(&[100]);
+        let newcomer = queue.ticket();
+        queue.wait(newcomer, POOL, need(10), 60, WaitReason::Coming, 7);
         // A large object does not fit, though the bytes are free; a small one would.
         let small = |size| size <= 50;
-        assert!(line.let_in(POOL, free(60), small).is_empty(), "sixty bytes are the first one's");
-        assert!(line.let_in(POOL, free(109), small).is_empty());
-        assert_eq!(woken(line.let_in(POOL, free(110), small)), [7]);
-        line.leave(newcomer, POOL);
-        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0]);
-        let second = line.ticket();
-        line.wait(second, POOL, need(10), 100, After::Coming, 8);
+        assert!(queue.let_in(POOL, free(60), small).is_empty(), "sixty bytes are the first one's");
+        assert!(queue.let_in(POOL, free(109), small).is_empty());
+        assert_eq!(woken(queue.let_in(POOL, free(110), small)), [7]);
+        queue.leave(newcomer, POOL);
+        assert_eq!(woken(queue.let_in(POOL, free(100), |_| true)), [0]);
+        let second = queue.ticket();
+        queue.wait(second, POOL, need(10), 100, WaitReason::Coming, 8);
         assert!(
-            line.let_in(POOL, free(100), |_| true).is_empty(),
+            queue.let_in(POOL, free(100), |_| true).is_empty(),
             "the first one is about to take all of it"
         );
-        line.leave(tickets[0], POOL);
-        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [8]);
+        queue.leave(tickets[0], POOL);
+        assert_eq!(woken(queue.let_in(POOL, free(100), |_| true)), [8]);
     }
 
     #[test]
     fn a_waiter_that_is_refused_again_keeps_its_place_and_is_not_told_to_try_again_for_the_same_room() {
-        let (mut line, tickets) = line(&[100, 100]);
-        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0]);
-        line.wait(tickets[0], POOL, need(100), 100, After::Refusal, 0);
-        assert!(line.let_in(POOL, free(100), |_| true).is_empty(), "that was wrong");
-        assert!(line.let_in(POOL, free(199), |_| true).is_empty());
+        let (mut queue, tickets) = queue(&[100, 100]);
+        assert_eq!(woken(queue.let_in(POOL, free(100), |_| true)), [0]);
+        queue.wait(tickets[0], POOL, need(100), 100, WaitReason::Refusal, 0);
+        assert!(queue.let_in(POOL, free(100), |_| true).is_empty(), "that was wrong");
+        assert!(queue.let_in(POOL, free(199), |_| true).is_empty());
         assert_eq!(
-            woken(line.let_in(POOL, free(200), |_| true)),
+            woken(queue.let_in(POOL, free(200), |_| true)),
             [0, 1],
             "others have left as much as it needs"
         );
-        line.wait(tickets[0], POOL, need(100), 200, After::Refusal, 0);
-        assert_eq!(woken(line.pay(POOL, bytes(100))), [0], "it is paid before others");
+        queue.wait(tickets[0], POOL, need(100), 200, WaitReason::Refusal, 0);
+        assert_eq!(woken(queue.pay(POOL, bytes(100))), [0], "it is paid before others");
     }
 
     #[test]
     fn a_waiter_that_never_fits_is_paid_a_bounded_number_of_times_and_goes_on_waiting() {
-        let (mut line, tickets) = line(&[100]);
+        let (mut queue, tickets) = queue(&[100]);
         let mut evicted = 0;
-        while !line.wanted().is_none() {
-            evicted += line.wanted().bytes;
-            assert_eq!(woken(line.pay(POOL, line.wanted())), [0]);
-            line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
+        while !queue.wanted().is_none() {
+            evicted += queue.wanted().bytes;
+            assert_eq!(woken(queue.pay(POOL, queue.wanted())), [0]);
+            queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
         }
         assert_eq!(evicted, 400);
-        assert!(line.pay(POOL, bytes(1_000)).is_empty());
-        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0], "once it fits");
-        line.wait(tickets[0], POOL, need(60), 0, After::Progress, 0);
-        assert_eq!(line.wanted(), bytes(60), "a call that gets on is evicted for");
+        assert!(queue.pay(POOL, bytes(1_000)).is_empty());
+        assert_eq!(woken(queue.let_in(POOL, free(100), |_| true)), [0], "once it fits");
+        queue.wait(tickets[0], POOL, need(60), 0, WaitReason::Progress, 0);
+        assert_eq!(queue.wanted(), bytes(60), "a call that gets on is evicted for");
     }
 
     #[test]
     fn what_is_cleared_for_one_is_taken_by_no_other() {
-        let (mut line, tickets) = line(&[100, 10, 20]);
+        let (mut queue, tickets) = queue(&[100, 10, 20]);
         let fits = |size| size <= 50;
-        assert_eq!(line.first_unfit(fits), Some((tickets[0], need(100), false)));
-        line.close_for(tickets[0]);
-        assert!(line.let_in(POOL, free(1_000), fits).is_empty());
-        assert_eq!(woken(line.pay(POOL, bytes(115))), [0], "the second one is paid, too, and waits");
-        line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
-        assert_eq!(woken(line.let_in(POOL, free(0), fits)), [1], "the first one has tried");
-        line.close_for(tickets[0]);
-        assert_eq!(woken(line.cleared(tickets[0])), [0]);
-        assert!(line.let_in(POOL, free(1_000), fits).is_empty(), "it has not tried yet");
-        line.leave(tickets[0], POOL);
-        assert_eq!(woken(line.let_in(POOL, free(30), fits)), [2]);
+        assert_eq!(queue.first_unfit(fits), Some((tickets[0], need(100), false)));
+        queue.close_for(tickets[0]);
+        assert!(queue.let_in(POOL, free(1_000), fits).is_empty());
+        assert_eq!(woken(queue.pay(POOL, bytes(115))), [0], "the second one is paid, too, and waits");
+        queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
+        assert_eq!(woken(queue.let_in(POOL, free(0), fits)), [1], "the first one has tried");
+        queue.close_for(tickets[0]);
+        assert_eq!(woken(queue.cleared(tickets[0])), [0]);
+        assert!(queue.let_in(POOL, free(1_000), fits).is_empty(), "it has not tried yet");
+        queue.leave(tickets[0], POOL);
+        assert_eq!(woken(queue.let_in(POOL, free(30), fits)), [2]);
     }
 
     #[test]
     fn a_tenants_line_leaves_what_the_pool_owes() {
         let a = Some(TenantName::new(b"a"));
-        let (mut line, tickets) = line(&[100, 10]);
-        line.close_for(tickets[0]);
-        assert_eq!(woken(line.pay(POOL, bytes(110))), [0], "the second one is paid, too, and waits");
-        line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
-        assert!(line.let_in(a, free(0), |_| true).is_empty());
-        assert_eq!(woken(line.let_in(POOL, free(0), |_| true)), [1]);
+        let (mut queue, tickets) = queue(&[100, 10]);
+        queue.close_for(tickets[0]);
+        assert_eq!(woken(queue.pay(POOL, bytes(110))), [0], "the second one is paid, too, and waits");
+        queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
+        assert!(queue.let_in(a, free(0), |_| true).is_empty());
+        assert_eq!(woken(queue.let_in(POOL, free(0), |_| true)), [1]);
     }
 
     #[test]
     fn a_waiter_that_leaves_while_a_place_is_cleared_for_it_opens_the_line() {
-        let (mut line, tickets) = line(&[100, 10]);
-        line.close_for(tickets[0]);
-        assert!(line.waits(tickets[0]));
-        line.leave(tickets[0], POOL);
-        assert!(!line.waits(tickets[0]) && line.cleared(tickets[0]).is_empty());
-        assert_eq!(woken(line.let_in(POOL, free(10), |_| true)), [1]);
+        let (mut queue, tickets) = queue(&[100, 10]);
+        queue.close_for(tickets[0]);
+        assert!(queue.waits(tickets[0]));
+        queue.leave(tickets[0], POOL);
+        assert!(!queue.waits(tickets[0]) && queue.cleared(tickets[0]).is_empty());
+        assert_eq!(woken(queue.let_in(POOL, free(10), |_| true)), [1]);
     }
 
     #[test]
     fn blocked_waiters_are_refused_but_for_those_that_something_was_freed_for() {
-        let (mut line, tickets) = line(&[100, 100]);
-        assert!(line.pay(POOL, bytes(40)).is_empty());
-        let told = line.block(POOL, EvictionBlocked::Leased, false);
-        assert_eq!(told, [(0, Verdict::Try), (1, Verdict::Blocked(EvictionBlocked::Leased))]);
-        line.leave(tickets[1], POOL);
-        line.wait(tickets[0], POOL, need(60), 0, After::Refusal, 0);
-        assert!(line.block(POOL, EvictionBlocked::Empty, true).is_empty(), "puts in flight are about to end");
-        assert_eq!(line.end_wait(tickets[0], POOL), (Some(EvictionBlocked::Empty), false));
-        assert_eq!(line.wanted(), NOTHING, "its time is over");
+        let (mut queue, tickets) = queue(&[100, 100]);
+        assert!(queue.pay(POOL, bytes(40)).is_empty());
+        let told = queue.block(POOL, EvictionBlocked::Leased, false);
+        assert_eq!(told, [(0, WakeReason::Try), (1, WakeReason::Blocked(EvictionBlocked::Leased))]);
+        queue.leave(tickets[1], POOL);
+        queue.wait(tickets[0], POOL, need(60), 0, WaitReason::Refusal, 0);
+        assert!(
+            queue.block(POOL, EvictionBlocked::Empty, true).is_empty(),
+            "puts in flight are about to end"
+        );
+        assert_eq!(queue.end_wait(tickets[0], POOL), (Some(EvictionBlocked::Empty), false));
+        assert_eq!(queue.wanted(), NOTHING, "its time is over");
     }
 
     #[test]
     fn tenants_wait_in_lines_of_their_own_within_their_quotas() {
         let a = Some(TenantName::new(b"a"));
-        let (mut line, _) = line(&[100]);
-        let (first, second) = (line.ticket(), line.ticket());
-        let objects = |objects| Need { excess: Excess { bytes: 0, objects }, largest: 0 };
-        line.wait(first, a, objects(3), 0, After::Progress, 1);
-        line.wait(second, a, objects(1), 0, After::Coming, 2);
-        assert_eq!(line.needed(a), Excess { bytes: 0, objects: 4 });
+        let (mut queue, _) = queue(&[100]);
+        let (first, second) = (queue.ticket(), queue.ticket());
+        let objects = |objects| RoomNeed { excess: Excess { bytes: 0, objects }, largest: 0 };
+        queue.wait(first, a, objects(3), 0, WaitReason::Progress, 1);
+        queue.wait(second, a, objects(1), 0, WaitReason::Coming, 2);
+        assert_eq!(queue.needed(a), Excess { bytes: 0, objects: 4 });
         let left = |objects| Excess { bytes: u64::MAX, objects };
-        assert!(line.let_in(a, left(2), |_| true).is_empty(), "the second one does not overtake the first");
-        assert_eq!(woken(line.let_in(a, left(3), |_| true)), [1]);
-        assert_eq!(line.needed(a), Excess { bytes: 0, objects: 4 }, "the first one takes three of them");
-        assert_eq!(woken(line.let_in(a, left(4), |_| true)), [2]);
-        assert_eq!(line.needed(a), NOTHING);
-        assert_eq!(woken(line.end_term()), [0], "a leader that steps down keeps none waiting");
+        assert!(queue.let_in(a, left(2), |_| true).is_empty(), "the second one does not overtake the first");
+        assert_eq!(woken(queue.let_in(a, left(3), |_| true)), [1]);
+        assert_eq!(queue.needed(a), Excess { bytes: 0, objects: 4 }, "the first one takes three of them");
+        assert_eq!(woken(queue.let_in(a, left(4), |_| true)), [2]);
+        assert_eq!(queue.needed(a), NOTHING);
+        assert_eq!(woken(queue.end_term()), [0], "a leader that steps down keeps none waiting");
     }
 
     #[test]
@@ -561,32 +564,32 @@ mod tests {
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (random >> 33) % n
             };
-            let mut line = Line::new();
+            let mut queue = PutQueue::new();
             let mut waiting: BTreeMap<Ticket, u64> = BTreeMap::new();
             let mut trying: BTreeMap<Ticket, u64> = BTreeMap::new();
             for _ in 0..60 {
                 let wakes = match draw(8) {
                     0 | 1 => {
-                        let (ticket, size) = (line.ticket(), 1 + draw(100));
-                        line.wait(ticket, POOL, need(size), draw(50), After::Coming, ticket);
+                        let (ticket, size) = (queue.ticket(), 1 + draw(100));
+                        queue.wait(ticket, POOL, need(size), draw(50), WaitReason::Coming, ticket);
                         waiting.insert(ticket, size);
                         Vec::new()
                     }
-                    2 => line.pay(POOL, bytes(draw(150))),
-                    3 => line.let_in(POOL, free(draw(200)), |size| size < 60),
+                    2 => queue.pay(POOL, bytes(draw(150))),
+                    3 => queue.let_in(POOL, free(draw(200)), |size| size < 60),
                     4 => match trying.pop_first() {
                         Some((ticket, size)) => {
-                            line.wait(ticket, POOL, need(size), draw(50), After::Refusal, ticket);
+                            queue.wait(ticket, POOL, need(size), draw(50), WaitReason::Refusal, ticket);
                             waiting.insert(ticket, size);
                             Vec::new()
                         }
                         None => Vec::new(),
                     },
-                    5 => trying.pop_last().map_or(Vec::new(), |(ticket, _)| line.leave(ticket, POOL)),
-                    6 => waiting.pop_last().map_or(Vec::new(), |(ticket, _)| line.leave(ticket, POOL)),
+                    5 => trying.pop_last().map_or(Vec::new(), |(ticket, _)| queue.leave(ticket, POOL)),
+                    6 => waiting.pop_last().map_or(Vec::new(), |(ticket, _)| queue.leave(ticket, POOL)),
                     _ => {
-                        if let Some((ticket, ..)) = line.first_unfit(|size| size < 60) {
-                            line.close_for(ticket);
+                        if let Some((ticket, ..)) = queue.first_unfit(|size| size < 60) {
+                            queue.close_for(ticket);
                         }
                         Vec::new()
                     }
@@ -597,15 +600,15 @@ mod tests {
                 }
             }
             // A clearing ends with its waiter's turn, and those that try leave.
-            if let Some(sole) = line.sole {
-                line.open(sole);
+            if let Some(sole) = queue.sole {
+                queue.open(sole);
             }
             for ticket in trying.into_keys() {
-                for (woken, _) in line.leave(ticket, POOL) {
+                for (woken, _) in queue.leave(ticket, POOL) {
                     waiting.remove(&woken);
                 }
             }
-            for (woken, _) in line.let_in(POOL, free(u64::MAX), |_| true) {
+            for (woken, _) in queue.let_in(POOL, free(u64::MAX), |_| true) {
                 waiting.remove(&woken);
             }
             assert!(waiting.is_empty(), "seed {seed}: {waiting:?}");

@@ -1,5 +1,5 @@
-//! Warnings about flags that the cluster's replicated settings overrule, so that no operator believes them to be in
-//! force.
+//! Warnings about flags that have no effect because the cluster's replicated settings differ, so that no operator believes
+//! them to be in force.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// A flag whose value differs from the cluster's setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Overruled {
+struct IgnoredFlag {
     flag: &'static str,
     value: String,
     origin: Origin,
     cluster: String,
 }
 
-impl fmt::Display for Overruled {
+impl fmt::Display for IgnoredFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { flag, value, origin, cluster } = self;
         write!(
@@ -35,7 +35,7 @@ impl fmt::Display for Overruled {
     }
 }
 
-fn overruled(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<Overruled> {
+fn ignored_flags(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<IgnoredFlag> {
     let ours = given.args.settings();
     let differing = SETTINGS.iter().filter(|setting| setting.value(&ours) != setting.value(cluster));
     differing
@@ -43,12 +43,12 @@ fn overruled(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<Overruled> {
             // Not every setting has a flag.
             let origin = given.origin(setting.name).filter(|origin| **origin != Origin::Default)?.clone();
             let (value, cluster) = (setting.value(&ours), setting.value(cluster));
-            Some(Overruled { flag: setting.name, value, origin, cluster })
+            Some(IgnoredFlag { flag: setting.name, value, origin, cluster })
         })
         .collect()
 }
 
-/// Warns of each overruled flag once, as soon as the cluster's settings are known here.
+/// Warns of each ignored flag once, as soon as the cluster's settings are known here.
 pub(crate) async fn warn(given: Loaded<MasterArgs>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
     let known = async {
         loop {
@@ -59,8 +59,8 @@ pub(crate) async fn warn(given: Loaded<MasterArgs>, coordinator: Arc<Coordinator
         }
     };
     let Some(settings) = stop.run_until_cancelled(known).await else { return };
-    for overruled in overruled(&given, &settings) {
-        tracing::warn!("{overruled}");
+    for ignored in ignored_flags(&given, &settings) {
+        tracing::warn!("{ignored}");
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn said(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<String> {
-        overruled(given, cluster).iter().map(ToString::to_string).collect()
+        ignored_flags(given, cluster).iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -21,14 +21,14 @@ const PIECE: usize = 64 << 10;
 
 /// How many bytes an answer may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnswerSize {
+pub(crate) enum ReplySize {
     /// Up to 128 KiB, which each connection may have besides.
     Small,
     /// Up to 32 MiB, of which there are only a few at a time.
     Large,
 }
 
-impl AnswerSize {
+impl ReplySize {
     /// Largest answer in bytes.
     pub(crate) const fn most(self) -> usize {
         match self {
@@ -39,24 +39,24 @@ impl AnswerSize {
 }
 
 /// Room for large answers, and for requests that are passed on.
-pub(crate) struct AnswerRoom {
+pub(crate) struct ReplyMemory {
     memory: Arc<Semaphore>,
     passed_on: Semaphore,
 }
 
-impl AnswerRoom {
+impl ReplyMemory {
     /// Makes room for so many requests at a time that are passed on.
     pub(crate) fn new(passed_on: usize) -> Self {
         Self { memory: Arc::new(Semaphore::new(MEMORY / UNIT)), passed_on: Semaphore::new(passed_on) }
     }
 
     /// Waits for room for an answer that is not made yet.
-    pub(crate) async fn reserve(&self, size: AnswerSize) -> Reserved {
+    pub(crate) async fn reserve(&self, size: ReplySize) -> Reserved {
         let units = u32::try_from(size.most() / UNIT).unwrap_or(u32::MAX);
         Reserved(match size {
-            AnswerSize::Small => None,
+            ReplySize::Small => None,
             // It fails only once it is closed, which nobody does.
-            AnswerSize::Large => self.memory.clone().acquire_many_owned(units).await.ok(),
+            ReplySize::Large => self.memory.clone().acquire_many_owned(units).await.ok(),
         })
     }
 
@@ -124,33 +124,33 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    async fn answer(room: &AnswerRoom, bytes: usize) -> Response {
-        room.reserve(AnswerSize::Large).await.with(vec![7; bytes].into_response()).await
+    async fn answer(room: &ReplyMemory, bytes: usize) -> Response {
+        room.reserve(ReplySize::Large).await.with(vec![7; bytes].into_response()).await
     }
 
     #[tokio::test]
     async fn a_large_answer_waits_for_earlier_ones_to_be_sent() {
-        let room = AnswerRoom::new(1);
+        let room = ReplyMemory::new(1);
         let mut sent = Vec::new();
-        while let Some(reserved) = room.reserve(AnswerSize::Large).now_or_never() {
+        while let Some(reserved) = room.reserve(ReplySize::Large).now_or_never() {
             sent.push(reserved.with(vec![7; 32 * MIB].into_response()).await);
         }
         assert_eq!(sent.len(), 4);
-        assert!(room.reserve(AnswerSize::Small).now_or_never().is_some(), "small answers need no room");
+        assert!(room.reserve(ReplySize::Small).now_or_never().is_some(), "small answers need no room");
 
         // A reader that has all but the last piece.
         let mut body = sent.pop().unwrap().into_body();
         for _ in 0..32 * MIB / PIECE - 1 {
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
         }
-        assert!(room.reserve(AnswerSize::Large).now_or_never().is_none());
+        assert!(room.reserve(ReplySize::Large).now_or_never().is_none());
         drop(body);
-        assert!(room.reserve(AnswerSize::Large).now_or_never().is_some());
+        assert!(room.reserve(ReplySize::Large).now_or_never().is_some());
     }
 
     #[tokio::test]
     async fn an_answer_keeps_what_it_needs_of_the_room() {
-        let room = AnswerRoom::new(1);
+        let room = ReplyMemory::new(1);
         let small: Vec<_> = futures::future::join_all((0..32).map(|_| answer(&room, 3 * MIB))).await;
         assert_eq!(room.memory.available_permits() * UNIT, MEMORY - 32 * 3 * MIB);
         let first = small.into_iter().next().unwrap();
@@ -161,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_are_passed_on_one_after_the_other_where_there_is_one_place() {
-        let room = AnswerRoom::new(1);
+        let room = ReplyMemory::new(1);
         let first = room.pass_on().await;
         assert!(room.pass_on().now_or_never().is_none());
         drop(first);

@@ -33,7 +33,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(node: NodeId, network: Arc<dyn Network>, metrics: Arc<MasterMetrics>) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
-        let shedder = Shedder::new(metrics.calls_shed.clone());
+        let shedder = Shedder::new(metrics.calls.shed.clone());
         let reply_memory = ReplyMemory::new(ports::passed_on());
         Arc::new(Self {
             node,
@@ -127,7 +127,7 @@ macro_rules! call {
         call!(admit, $self, $rpc, $request, |$services| $body)
     };
     ($admit:ident, $self:ident, $rpc:ident, $request:ident, |$services:ident| $body:expr) => {{
-        let _timer = $self.0.metrics.rpc(Rpc::$rpc);
+        let _timer = $self.0.metrics.calls.rpc(Rpc::$rpc);
         let $request = $request.into_inner();
         let $services = $self.0.$admit($request.caller.as_ref())?;
         Ok(Response::new($body))
@@ -144,7 +144,7 @@ macro_rules! change {
 #[tonic::async_trait]
 impl Master for MasterService {
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Result<Response<v1::HelloReply>, Status> {
-        let _timer = self.0.metrics.rpc(Rpc::Hello);
+        let _timer = self.0.metrics.calls.rpc(Rpc::Hello);
         self.0.shedder.admit(SheddableCall::Hello)?;
         let request = request.into_inner();
         versions_meet(request.version_min, request.version_max)?;
@@ -161,7 +161,7 @@ impl Master for MasterService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        let _timer = self.0.metrics.rpc(Rpc::Status);
+        let _timer = self.0.metrics.calls.rpc(Rpc::Status);
         Ok(Response::new(self.0.status_reply().await))
     }
 

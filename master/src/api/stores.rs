@@ -57,7 +57,7 @@ pub(super) fn heartbeat(
                 () = coordinator.stopped() => return,
             };
             let Some(Ok(beat)) = beat else { return };
-            let timer = metrics.rpc(Rpc::Heartbeat);
+            let timer = metrics.calls.rpc(Rpc::Heartbeat);
             let reply = answer(&mut session, us, beat).await;
             drop(timer);
             if let Err(refusal) = &reply {

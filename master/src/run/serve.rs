@@ -42,7 +42,7 @@ impl Tasks {
             }
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
-        let in_flight = InFlight::new(self.metrics.requests_refused.clone());
+        let in_flight = InFlight::new(self.metrics.calls.requests_refused.clone());
         self.tracker.spawn(async move {
             let served = tonic::transport::Server::builder()
                 .tcp_nodelay(true)

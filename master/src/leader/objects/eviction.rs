@@ -512,10 +512,10 @@ impl TermEviction {
 
     /// Counts the bytes and ages of what was evicted.
     fn count(&self, objects: &Objects, put_orders: &[u64], bytes: u64) {
-        objects.metrics.evicted_bytes(self.reason, bytes);
+        objects.metrics.evictions.bytes(self.reason, bytes);
         let now = self.leading.now();
         for order in put_orders {
-            objects.metrics.evicted_age(self.reason, self.ages.age(*order, now));
+            objects.metrics.evictions.age(self.reason, self.ages.age(*order, now));
         }
     }
 
@@ -595,7 +595,7 @@ impl TermEviction {
         let refusal = match objects.coordinator.propose(&self.leading, request).await {
             Ok(codes) => {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
-                objects.metrics.evicted_objects(self.reason, evicted as u64);
+                objects.metrics.evictions.objects(self.reason, evicted as u64);
                 self.unmark(&items);
                 // A group that has changed since it was chosen stays.
                 let stays =

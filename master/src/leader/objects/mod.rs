@@ -318,7 +318,7 @@ impl Objects {
         store: StoreId,
     ) -> Result<(), Refusal> {
         self.coordinator.lead().await?;
-        self.metrics.mismatches_reported.increment(1);
+        self.metrics.calls.mismatches_reported.increment(1);
         let now = std::time::Instant::now();
         let mut quiet_until = self.mismatches_quiet_until.lock();
         if quiet_until.is_none_or(|until| until <= now) {
@@ -426,7 +426,7 @@ impl Objects {
                 PutShortage::of(&applied.state, &suspects, tenant, refused)
             });
             let Some((scope, need)) = short.need else {
-                self.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
+                self.metrics.puts.refused_by_space.increment(u64::from(!short.why.is_empty()));
                 return Ok((started, short.why));
             };
             let made = match last {
@@ -449,7 +449,7 @@ impl Objects {
                 made => made,
             };
             if made != WaitOutcome::Room {
-                self.metrics.puts_refused_by_space.increment(1);
+                self.metrics.puts.refused_by_space.increment(1);
                 return Ok((started, explain(scope, made)));
             }
             after = WaitReason::Refusal;

@@ -192,7 +192,7 @@ impl<'a> QueuedCall<'a> {
             return WaitOutcome::of(reason);
         }
         room.asked.notify_one();
-        self.measured.get_or_insert_with(|| objects.metrics.put_waits());
+        self.measured.get_or_insert_with(|| objects.metrics.puts.wait());
         match tokio::time::timeout_at(deadline, told).await {
             Ok(Ok(reason)) => WaitOutcome::of(reason),
             _ => WaitOutcome::Late,

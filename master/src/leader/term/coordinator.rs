@@ -153,7 +153,7 @@ impl Coordinator {
             return Ok(leading);
         }
         let term = self.raft.read_barrier().await.map_err(Refusal::from)?;
-        self.metrics.led(LedBy::Quorum);
+        self.metrics.calls.led(LedBy::Quorum);
         Ok(self.leading(term.0))
     }
 
@@ -161,7 +161,7 @@ impl Coordinator {
     /// `read-index`.
     pub(crate) fn lead_now(&self) -> Option<Arc<Leading>> {
         let term = self.raft.try_lease()?;
-        self.metrics.led(LedBy::Lease);
+        self.metrics.calls.led(LedBy::Lease);
         Some(self.leading(term.0))
     }
 
@@ -243,8 +243,10 @@ impl Coordinator {
                 mc_types::MAX_COMMAND_BYTES
             )));
         }
-        let in_flight =
-            self.admission.admit(bytes.len()).inspect_err(|_| self.metrics.proposals_refused.increment(1))?;
+        let in_flight = self
+            .admission
+            .admit(bytes.len())
+            .inspect_err(|_| self.metrics.calls.proposals_refused.increment(1))?;
         let proposed_at = self.clock.now();
         let proposed = self.raft.propose(Proposal(bytes));
         // The proposal counts as in flight until Raft has answered, however soon the caller gives up.
@@ -276,7 +278,7 @@ impl Coordinator {
     /// losing them would leave no majority.
     pub(crate) fn refuse_without_room(&self) -> Result<(), Refusal> {
         let Some(refusal) = self.short_of_room() else { return Ok(()) };
-        self.metrics.puts_refused_by_disk.increment(1);
+        self.metrics.puts.refused_by_disk.increment(1);
         Err(refusal)
     }
 

@@ -118,6 +118,13 @@ impl Builder {
     }
 }
 
+impl Store {
+    /// Begins the configuration of a store.
+    pub fn builder() -> Builder {
+        Builder::from(Config::default())
+    }
+}
+
 impl From<Config> for Builder {
     fn from(config: Config) -> Self {
         let masters = Ok(config.masters.clone());

@@ -9,7 +9,6 @@ use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
-use crate::builder::Builder;
 use crate::config::Config;
 use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
@@ -146,11 +145,6 @@ impl fmt::Debug for Opened {
 }
 
 impl Store {
-    /// Begins the configuration of a store.
-    pub fn builder() -> Builder {
-        Builder::from(Config::default())
-    }
-
     /// Locks the data directory and binds the data port. [`Opened::start`] does the rest, so that a process can show how
     /// far it is; [`Self::builder`] does both.
     ///

@@ -1,6 +1,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::CommandFactory as _;
 use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_store::{
     ByteSize, Config, DEFAULT_MASTER_PORT, HostPort, InvalidConfig, ParseAddressError, Port, RdmaDevices,
@@ -101,6 +102,12 @@ pub(crate) struct Flags {
     /// For tests: exit when standard input is closed
     #[arg(long, hide = true)]
     pub(crate) exit_on_stdin_eof: bool,
+}
+
+/// Returns the command line of `mc-store`, for help, completions, and a binary with several programs.
+#[must_use]
+pub fn command() -> clap::Command {
+    Flags::command()
 }
 
 fn master_address(text: &str) -> Result<HostPort, ParseAddressError> {

@@ -5,7 +5,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::CommandFactory as _;
 use mc_net::TcpNetwork;
 use mc_process::config;
 use mc_process::telemetry::{self, Log};
@@ -15,19 +14,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::Server;
-use crate::args::{Flags, with_flags};
+use crate::args::{Flags, command, with_flags};
 use crate::masters;
 
 /// Time limit of the unmount when the process stops. A supervisor kills a process that takes much longer.
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(2);
 /// Exit code of an error that the user has to fix.
 const USAGE: u8 = 2;
-
-/// Returns the command line of `mc-store`, for help, completions, and a binary with several programs.
-#[must_use]
-pub fn command() -> clap::Command {
-    Flags::command()
-}
 
 /// Runs `mc-store` until it is told to stop. `args` start with the program's name.
 ///

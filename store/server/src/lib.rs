@@ -11,7 +11,7 @@ mod metrics;
 mod segments;
 mod server;
 
-pub use args::{StoreArgs, with_flags};
-pub use command::{command, main_with};
+pub use args::{StoreArgs, command, with_flags};
+pub use command::main_with;
 pub use metrics::metrics_reference;
 pub use server::Server;

@@ -14,8 +14,7 @@ use serde::Deserialize;
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
-use crate::args::Flags;
-use crate::command::command;
+use crate::args::{Flags, command};
 
 /// Parameters of a new list.
 #[derive(Debug, Deserialize)]

@@ -16,15 +16,15 @@ pub struct Room {
 
 /// Connections of a port at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
+pub(crate) struct Count {
     /// Have not said enough yet to be told from a flood.
-    pub(super) silent: usize,
+    pub(crate) silent: usize,
     /// Have spoken, found only kept places, and have moments to be vouched for.
-    pub(super) guests: usize,
+    pub(crate) guests: usize,
     /// Have spoken and may stay.
-    pub(super) settled: usize,
+    pub(crate) settled: usize,
     /// May stay, and take a kept place if there is no other.
-    pub(super) vouched: usize,
+    pub(crate) vouched: usize,
 }
 
 impl Count {
@@ -33,7 +33,7 @@ impl Count {
     }
 
     /// Returns how many silent connections to close so that one more fits; `None` if it does not fit in any case.
-    pub(super) fn to_close_for_one_more(self, room: Room) -> Option<usize> {
+    pub(crate) fn to_close_for_one_more(self, room: Room) -> Option<usize> {
         let surplus = (self.all() + 1).saturating_sub(room.most);
         (surplus <= self.silent).then_some(surplus)
     }
@@ -55,7 +55,7 @@ impl Count {
 
 /// Right of a connection to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     Guest,
     /// A guest that was refused, and is about to be closed.
     Dismissed,
@@ -77,7 +77,7 @@ pub struct Place {
 
 impl Place {
     /// Turns a silent connection, which `port` counts, into one that has spoken.
-    pub(super) fn of_silent(port: &Arc<Mutex<Count>>, room: Room) -> Self {
+    pub(crate) fn of_silent(port: &Arc<Mutex<Count>>, room: Room) -> Self {
         let mut count = port.lock();
         count.silent -= 1;
         let standing = count.standing_of_next(room);
@@ -85,7 +85,7 @@ impl Place {
         Self { port: port.clone(), standing: AtomicU8::new(standing as u8) }
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         Standing::ALL[usize::from(self.standing.load(Ordering::Acquire))]
     }
 

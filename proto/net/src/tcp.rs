@@ -4,8 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use mc_types::HostPort;
 use tokio::net::{TcpStream, ToSocketAddrs, UdpSocket};
 
-use crate::network::BACKLOG;
-use crate::resolve;
+use crate::resolve::resolve;
+
+/// Length of the accept queue: connections that may wait to be accepted.
+///
+/// A fleet that moves to a new leader opens thousands of connections in a second. The kernel repeats a connect that
+/// finds no place only a second later. The kernel's own bound (`somaxconn`) is 4,096.
+pub(crate) const BACKLOG: u32 = 4096;
 
 /// Resolves `host:port` to all its present addresses.
 ///

@@ -9,7 +9,6 @@
 //! The gate owns a silent connection, so closing it gives the descriptor back at once.
 
 mod log;
-mod room;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,18 +23,15 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio::time::Instant;
 
 use self::log::Log;
-use self::room::{Count, Standing};
-pub use self::room::{Place, Room};
-use crate::network::{Connection, Listener};
+use crate::connection::Connection;
+use crate::network::Listener;
+use crate::room::{Count, Place, Room};
 
 /// Time that a peer has to say its greeting, and that a guest has to be vouched for. A peer of ours does both at once;
 /// the time is for a machine under load.
 const GREETING_WITHIN: Duration = Duration::from_secs(5);
-/// Time that a guest that was refused has to read the answer.
-const DISMISSED_WITHIN: Duration = Duration::from_millis(250);
 /// Longest greeting.
 const LONGEST: usize = 32 << 10;
 /// Pause after an accept that failed for lack of descriptors, with no silent connection to close.
@@ -232,37 +228,6 @@ impl Silent {
         let read = std::pin::Pin::new(connection).poll_read(cx, &mut piece);
         said.extend_from_slice(piece.filled());
         read
-    }
-}
-
-/// Time that a connection has left, according to its place.
-pub(crate) struct Stay {
-    pub(crate) place: Arc<Place>,
-    end: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
-}
-
-impl Stay {
-    pub(crate) fn new(place: Place, time: Option<Duration>) -> Self {
-        Self { place: Arc::new(place), end: time.map(|time| Box::pin(tokio::time::sleep(time))) }
-    }
-
-    /// Whether the time is over. If not, the task is woken when it is.
-    pub(crate) fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(end) = &mut self.end else { return false };
-        match self.place.standing() {
-            Standing::Vouched => {
-                self.end = None;
-                return false;
-            }
-            Standing::Dismissed => {
-                let soon = Instant::now() + DISMISSED_WITHIN;
-                if end.deadline() > soon {
-                    end.as_mut().reset(soon);
-                }
-            }
-            Standing::Guest | Standing::Settled => {}
-        }
-        end.as_mut().poll(cx).is_ready()
     }
 }
 

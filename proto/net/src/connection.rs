@@ -1,0 +1,109 @@
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::room::Place;
+use crate::stay::Stay;
+
+/// An accepted connection over any transport.
+pub struct Connection {
+    io: Pin<Box<dyn Duplex>>,
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only servers ask who connects"))]
+    remote: Option<SocketAddr>,
+    /// Bytes that the gate has read and the server has not.
+    said: Vec<u8>,
+    /// Its place, if it came through a gate.
+    stay: Option<Stay>,
+}
+
+/// Who is at the other end of an accepted connection: an extension of each request that comes in over it.
+#[derive(Clone, Debug)]
+pub struct ConnectInfo {
+    /// Its address; `None` where connections have none, as in a simulation.
+    pub remote: Option<SocketAddr>,
+    /// Its place on the port; `None` without a gate.
+    pub place: Option<Arc<Place>>,
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+impl Connection {
+    /// Wraps a stream of bytes.
+    pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self { io: Box::pin(io), remote: None, said: Vec::new(), stay: None }
+    }
+
+    /// Wraps a stream of bytes from an address.
+    pub fn from(remote: SocketAddr, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self { io: Box::pin(io), remote: Some(remote), said: Vec::new(), stay: None }
+    }
+
+    /// Lets the connection through a gate: `said` was read of it, and it may stay for `time` if its place is not better
+    /// than that of a guest.
+    pub(crate) fn admitted(self, said: Vec<u8>, place: Place, time: Option<Duration>) -> Self {
+        Self { said, stay: Some(Stay::new(place, time)), ..self }
+    }
+
+    /// Its place on the port, if it came through a gate.
+    #[cfg(any(feature = "server", test))]
+    pub(crate) fn place(&self) -> Option<Arc<Place>> {
+        self.stay.as_ref().map(|stay| stay.place.clone())
+    }
+
+    /// Fails once the connection's time is over.
+    fn check_stay(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let is_over = self.stay.as_mut().is_some_and(|stay| stay.is_over(cx));
+        if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_stay(cx)?;
+        if !self.said.is_empty() {
+            let now = self.said.len().min(buf.remaining());
+            buf.put_slice(&self.said[..now]);
+            self.said.drain(..now);
+            return Poll::Ready(Ok(()));
+        }
+        self.io.as_mut().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check_stay(cx)?;
+        self.io.as_mut().poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_shutdown(cx)
+    }
+}
+
+#[cfg(feature = "server")]
+impl tonic::transport::server::Connected for Connection {
+    type ConnectInfo = ConnectInfo;
+    fn connect_info(&self) -> ConnectInfo {
+        ConnectInfo { remote: self.remote, place: self.place() }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}

@@ -5,6 +5,7 @@ mod calls;
 mod client;
 mod engine;
 mod error;
+mod lines;
 mod logs;
 mod memory;
 mod options;

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 
 use super::error;
-use super::logs::Lines;
+use super::lines::Lines;
 use super::registered::Reached;
 
 /// Time between two looks at pending signals, such as Ctrl-C, during a call.

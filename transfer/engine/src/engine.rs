@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
+use crate::limits::Limits;
 use crate::pool::{Link, Pool};
 use crate::raw_parts::RawParts;
 use crate::regions::Use;
@@ -20,30 +21,6 @@ use crate::{Direction, Notice, Peer, Piece, Range, RegisterError, Submitted, Tra
 const MAX_SUBMITTED: usize = 1_024;
 /// Bytes of the stack of such a transfer's thread.
 const STACK: usize = 256 << 10;
-/// Bytes a second that a transfer may be as slow as, beyond its base time.
-const SLOWEST: u128 = 1 << 30;
-
-/// Times of an engine's calls.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// For a connection, and for a call that moves no bytes.
-    pub connect: Duration,
-    /// For a transfer; each GiB adds a second.
-    pub transfer: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { connect: Duration::from_secs(5), transfer: Duration::from_secs(30) }
-    }
-}
-
-impl Limits {
-    pub(crate) fn within(&self, bytes: u128) -> Duration {
-        self.transfer + Duration::from_secs(u64::try_from(bytes / SLOWEST).unwrap_or(u64::MAX >> 1))
-    }
-}
-
 /// One end of transfers. Its drop is [`Engine::close`].
 pub struct Engine {
     shared: Arc<Shared>,

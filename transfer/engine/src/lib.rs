@@ -10,6 +10,7 @@
 mod connection;
 mod engine;
 mod error;
+mod limits;
 mod pool;
 mod raw_parts;
 mod regions;
@@ -18,8 +19,9 @@ mod sockets;
 mod submitted;
 mod wire;
 
-pub use engine::{Engine, Limits};
+pub use engine::Engine;
 pub use error::{RegisterError, TransferError};
+pub use limits::Limits;
 pub use submitted::Submitted;
 pub use wire::Notice;
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::Range;
 use crate::connection::{Connection, Until};
-use crate::engine::Limits;
+use crate::limits::Limits;
 use crate::raw_parts::RawParts;
 use crate::regions::{NoUse, Regions};
 use crate::sockets::Sockets;

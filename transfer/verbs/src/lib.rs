@@ -10,6 +10,7 @@
 mod abi;
 mod choice;
 mod device;
+mod error;
 mod library;
 mod pair;
 mod pin_limit;
@@ -18,7 +19,8 @@ mod region;
 mod self_test;
 
 pub use choice::{Choice, Gid, GidKind, LinkLayer, Marks, Path, Port, PortState, Wanted, choose};
-pub use device::{Device, Domain, Event, Limits, VerbsError, device_names};
+pub use device::{Device, Domain, Event, Limits, device_names};
+pub use error::VerbsError;
 pub use pair::{Address, Capacity, Op, PostError, QueuePair, Sge, Timing, Work};
 pub use pin_limit::PinLimit;
 pub use queue::{Completion, CompletionQueue, Failure, Kind};

@@ -10,7 +10,7 @@ use crate::abi::{
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid_entry,
     ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
 };
-use crate::device::VerbsError;
+use crate::error::VerbsError;
 
 /// Name of the library. A version with another ABI would have another number.
 const NAME: &str = "libibverbs.so.1";

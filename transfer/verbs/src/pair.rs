@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use crate::abi;
 use crate::choice::{LinkLayer, Path};
-use crate::device::{Device, Domain, VerbsError};
+use crate::device::{Device, Domain};
+use crate::error::VerbsError;
 use crate::queue::CompletionQueue;
 
 /// Priority of the packets' way through routers: as many hops as IP allows by default.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::abi;
-use crate::device::{Device, VerbsError};
+use crate::device::Device;
+use crate::error::VerbsError;
 use crate::library::Verbs;
 
 /// Maximum number of completions taken with one call.

@@ -20,12 +20,15 @@ use tokio::time::Instant;
 use crate::Builder;
 use crate::Description;
 use crate::admin::Lookup;
+use crate::avoid::AvoidList;
 use crate::call::{Joined, failure_of};
+use crate::core::Follow;
+use crate::keys::read_presences;
 use crate::local::Local;
 use crate::masters::{Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{AvoidList, Follow, Pending, PutItem, Refused, Round, Written, read_presences};
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
+use crate::put::{Pending, PutItem, Refused, Round, Written};
 
 /// Cluster of the fake master.
 const CLUSTER: ClusterId = ClusterId(7);

@@ -18,34 +18,41 @@
 //! -p mc-client --example put_get -- 127.0.0.1:50051`.
 
 mod admin;
-mod api;
+mod avoid;
 mod background;
 pub mod blocking;
-mod brief;
 mod call;
+mod client;
+mod core;
+mod debug;
 mod error;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod get;
+mod keys;
 mod listing;
 mod local;
 mod masters;
 mod metrics;
-mod objects;
 mod options;
-mod owned;
 mod placement;
-mod ranges;
+mod put;
+mod range;
 mod raw;
-mod sessions;
+mod session;
 
 pub use admin::{
     Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
     SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
 };
-pub use api::{Client, GetInto, PutFrom};
 pub use bytes::Bytes;
+pub use client::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
+pub use get::{GetIntoOwned, GetRangesInto, GotOwned, RangeInto, Source};
+pub use keys::{
+    DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence, Removed,
+};
 pub use mc_discovery::Leader;
 pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
@@ -60,16 +67,11 @@ pub use mc_types::{
     SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
-pub use objects::{
-    ByteRange, DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin,
-    Presence, Removed, Source,
-};
 pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
 };
-pub use owned::{GetIntoOwned, GotOwned};
-pub use ranges::{GetRangesInto, RangeInto};
+pub use range::ByteRange;
 pub use raw::{
     GetIntoRaw, GetRangesIntoRaw, PutFromRaw, RangeFromRaw, RangeIntoRaw, ReadIntoRaw, WriteFromRaw,
 };
-pub use sessions::{GetSession, ObjectReader, ObjectWriter, PutSession, RangeFrom, ReadInto, WriteFrom};
+pub use session::{GetSession, ObjectReader, ObjectWriter, PutSession, RangeFrom, ReadInto, WriteFrom};

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use mc_transfer::{RawBytes, ReadBuffer};
 
-use crate::objects::{Destination, Fill, PutItem, device_error};
+use crate::core::device_error;
+use crate::get::Destination;
+use crate::put::{Fill, PutItem};
 use crate::{Client, Error, GetSession, Put, PutOptions, PutSession};
 
 /// One object to read into memory that is named by its address.

@@ -18,7 +18,7 @@ use mc_types::{ByteSize, Code, NodeId, PutId, SegmentEpoch, SegmentNumber, Store
 use tokio::time::{Instant, timeout};
 
 use crate::call::{Repeat, Rpc};
-use crate::objects::{item_error, nonsense};
+use crate::core::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 

@@ -1,8 +1,10 @@
 use bytes::Bytes;
 use mc_types::PutId;
 
-use crate::objects::{ByteRange, Destination, Opened, nonsense};
-use crate::{Client, Error, RangeInto};
+use super::renewal::Opened;
+use crate::core::nonsense;
+use crate::get::Destination;
+use crate::{ByteRange, Client, Error, RangeInto};
 
 /// A version of an object that is read range by range, for example layer by layer.
 ///

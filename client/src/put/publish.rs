@@ -7,8 +7,8 @@ use mc_discovery::Backoff;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::round::PutItem;
-use super::{Core, Fill};
+use super::{Fill, PutItem};
+use crate::core::Core;
 use crate::local::Unpublished;
 use crate::masters::Link;
 

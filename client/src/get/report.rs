@@ -5,8 +5,8 @@ use mc_proto::v1::ReportMismatchRequest;
 use mc_types::{PutId, StoreId};
 use tokio::time::Instant;
 
-use super::core::Core;
 use crate::call::Repeat;
+use crate::core::Core;
 
 impl Core {
     /// Tells the leader of a store that gave bytes which don't match their checksum, in the background: the read goes on. A

@@ -7,9 +7,9 @@ use mc_proto::v1::{BatchDescribeRequest, DescribeResult};
 use mc_types::{ByteSize, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::time::Instant;
 
-use super::core::{Core, item_error, nonsense};
 use crate::Error;
 use crate::call::Repeat;
+use crate::core::{Core, item_error, nonsense};
 
 /// Description of an object by the masters.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use mc_transfer::WriteBuffer;
 use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, StoreId};
 use tokio::time::Instant;
 
-use super::core::{check_key, item_error, item_error_with};
+use crate::core::{check_key, item_error, item_error_with};
 use crate::local::Spot;
 use crate::placement::Place;
 use crate::{Error, Put};

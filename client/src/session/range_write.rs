@@ -13,13 +13,11 @@ use tokio::time::Instant;
 
 use super::open_put::{Answers, OpenPut, WRITE};
 use super::seals;
+use crate::core::{Core, Cost, IN_FLIGHT, cut, nonsense};
 use crate::local::Spot;
-use crate::objects::batch::{Cost, IN_FLIGHT, cut};
-use crate::objects::core::{Core, nonsense};
-use crate::objects::put::{Call, Fill, check_options};
-use crate::objects::range::{ByteRange, merged};
-use crate::objects::round::{Pending, Round, Written};
 use crate::placement::{Granted, Place};
+use crate::put::{Call, Fill, Pending, Round, Written, check_options};
+use crate::range::{ByteRange, merged};
 use crate::{Error, Put, PutMode, PutOptions};
 
 /// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.

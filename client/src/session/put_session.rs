@@ -2,7 +2,9 @@ use bytes::Bytes;
 use mc_transfer::WriteBuffer;
 use mc_types::PutId;
 
-use crate::objects::{OpenPut, RangeWrite, nonsense};
+use super::open_put::OpenPut;
+use super::range_write::RangeWrite;
+use crate::core::nonsense;
 use crate::{Client, Error, Put, PutOptions};
 
 /// An object that is put range by range, for example layer by layer while a model computes them.

@@ -1,14 +1,26 @@
-//! Sessions: objects that are read or written range by range.
+//! Sessions: several transfers of one version of an object, with one call to the leader before them.
 
-mod get;
-mod put;
+mod coverage;
+mod get_session;
+mod open_put;
+mod pinned;
+mod put_session;
+mod range_write;
 mod reader;
+mod renewal;
+mod seals;
 mod writer;
 
-pub use get::{GetSession, ReadInto};
-pub use put::{PutSession, RangeFrom, WriteFrom};
+use std::time::Duration;
+
+pub use get_session::{GetSession, ReadInto};
+pub use put_session::{PutSession, RangeFrom, WriteFrom};
 pub use reader::ObjectReader;
 pub use writer::ObjectWriter;
+
+/// Time for which the leases of get sessions are renewed. A session that is forgotten must not keep its object from
+/// being evicted for longer.
+const RENEWED_FOR: Duration = Duration::from_secs(5 * 60);
 
 /// Bytes that a reader gets from a store at a time, and that a writer collects before it sends them: enough that the round trip
 /// hardly counts.

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::objects::{ByteRange, Destination, Got, nonsense};
-use crate::{Client, Error};
+use super::{Destination, Got};
+use crate::core::nonsense;
+use crate::{ByteRange, Client, Error};
 
 /// Ranges of one object to read into the caller's memory.
 #[derive(Debug)]

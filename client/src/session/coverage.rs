@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use mc_transfer::Checksum;
 
-use crate::objects::range::ByteRange;
+use crate::ByteRange;
 
 /// The ranges of an object that were written or are being written. They never overlap.
 #[derive(Debug)]

@@ -11,12 +11,10 @@ use tokio::time::Instant;
 
 use super::coverage::Coverage;
 use crate::call::Unended;
-use crate::objects::core::error_of_this_client;
-use crate::objects::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, write_by};
-use crate::objects::range::ByteRange;
-use crate::objects::round::{Pending, Written};
+use crate::core::error_of_this_client;
 use crate::placement::{Granted, Place, places};
-use crate::{Error, Put, PutMode};
+use crate::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, Pending, Written, write_by};
+use crate::{ByteRange, Error, Put, PutMode};
 
 /// Name of the step in error texts.
 pub(super) const WRITE: &str = "put session";

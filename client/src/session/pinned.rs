@@ -8,9 +8,9 @@ use mc_types::{Code, PutId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::core::{item_error, nonsense};
-use super::super::get::Located;
 use crate::Error;
+use crate::core::{item_error, nonsense};
+use crate::get::Located;
 use crate::placement::{Described, Granted, described};
 
 /// Name of the step in error texts.

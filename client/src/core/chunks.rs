@@ -9,7 +9,7 @@ use mc_types::Code;
 use tokio::time::Instant;
 
 use super::batch::{Cost, IN_FLIGHT, cut};
-use super::core::{Core, check_key, item_error, nonsense};
+use super::{Core, check_key, item_error, nonsense};
 use crate::Error;
 use crate::call::Repeat;
 

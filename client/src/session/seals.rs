@@ -8,9 +8,9 @@ use mc_transfer::Seal;
 use tokio::time::{Instant, sleep_until};
 
 use super::open_put::OpenPut;
-use super::put::{Answered, Batch};
-use crate::objects::core::Core;
-use crate::objects::put::STRAGGLE;
+use super::range_write::{Answered, Batch};
+use crate::core::Core;
+use crate::put::STRAGGLE;
 
 /// Time that a put waits for the seals of its other replicas once one replica is sealed. A seal carries no bytes, so a store that
 /// needs longer is in trouble. The masters free the replica.

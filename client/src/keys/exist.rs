@@ -13,11 +13,9 @@ use mc_proto::v1::{BatchExistReply, BatchExistRequest, KeyState, PackedKeys};
 use mc_types::Code;
 use tokio::time::Instant;
 
-use super::batch::IN_FLIGHT;
-use super::core::{Core, check_key, item_error, nonsense};
-use super::keys::{key_chunks, read_error};
 use crate::Error;
 use crate::call::CallError;
+use crate::core::{Core, IN_FLIGHT, check_key, item_error, key_chunks, nonsense, read_error};
 
 /// Whether a call leases the objects that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use mc_proto::v1::{BatchDropReplicasRequest, RemoveAllRequest};
 use mc_types::Code;
 use tokio::time::Instant;
 
-use super::core::{Core, item_error, nonsense};
 use crate::Error;
 use crate::call::Repeat;
+use crate::core::{Core, item_error, nonsense};
 
 /// Result of a removal of many objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,3 +1,8 @@
+//! What all calls of a client share: its masters, its local objects, its transports, and the errors of items.
+
+mod batch;
+mod chunks;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,8 +15,11 @@ use mc_types::{Code, MAX_KEY_LEN, PutId, StoreId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::AvoidList;
+pub(crate) use batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
+pub(crate) use chunks::{key_chunks, read_error};
+
 use crate::Error;
+use crate::avoid::AvoidList;
 use crate::call::{Lane, Revokes};
 use crate::local::Local;
 use crate::masters::{Change, Masters, Observer};
@@ -202,7 +210,7 @@ pub(crate) fn device_error(what: &'static str, why: &DeviceError) -> Error {
 }
 
 /// Returns the error of a call that got no buffer for memory of GPUs by its deadline.
-pub(super) fn no_buffer_error(what: &'static str) -> Error {
+pub(crate) fn no_buffer_error(what: &'static str) -> Error {
     Error::definite(what, Code::RpcTimeout, "this client", TransferError::NoBuffer.to_string()).advised()
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mc_transfer::{LentMemory, RegisteredMemory};
 
-use crate::objects::{Destination, Got};
+use super::{Destination, Got};
 use crate::{Client, Code, Error};
 
 /// One object to read into memory that is handed over.

@@ -14,11 +14,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::RENEWED_FOR;
 use super::pinned::{Pinned, READ};
 use crate::Error;
-use crate::objects::batch::IN_FLIGHT;
-use crate::objects::core::{Core, nonsense};
-use crate::objects::destination::{Destination, Got};
-use crate::objects::get::{ASK_AGAIN, Slot};
-use crate::objects::keys::key_chunks;
+use crate::core::{Core, IN_FLIGHT, key_chunks, nonsense};
+use crate::get::{ASK_AGAIN, Destination, Got, Slot};
 use crate::placement::Granted;
 
 /// Shortest and longest pause between renewals that fail.

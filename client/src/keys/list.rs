@@ -5,9 +5,9 @@ use mc_proto::v1::ListKeysRequest;
 use mc_types::ByteSize;
 use tokio::time::Instant;
 
-use super::core::Core;
 use crate::Error;
 use crate::call::Repeat;
+use crate::core::Core;
 
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use mc_transfer::{ReadBuffer, ReadOp, StagedTransport};
 use mc_types::Code;
 
-use super::core::device_error;
-use super::range::{ByteRange, merged};
 use crate::Error;
+use crate::core::device_error;
+use crate::range::{ByteRange, merged};
 
 /// Outcome of a read.
 #[derive(Clone, Debug)]

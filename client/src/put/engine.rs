@@ -14,10 +14,12 @@ use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
-use super::core::{Core, device_error, error_of_this_client, item_error, nonsense};
 use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat, Unended, id_bytes};
+use crate::core::{
+    Core, Cost, IN_FLIGHT, Keep, cut, device_error, error_of_this_client, item_error, nonsense,
+    representatives,
+};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
@@ -39,24 +41,24 @@ pub(crate) enum Fill {
 
 /// Parameters of one call for a batch of puts.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'c> {
-    pub(super) options: &'c PutOptions,
-    pub(super) fill: Fill,
+pub(crate) struct Call<'c> {
+    pub(crate) options: &'c PutOptions,
+    pub(crate) fill: Fill,
     /// The values of the batch, if the caller gave them away: the cache takes them without a copy.
-    pub(super) given: &'c [Bytes],
-    pub(super) deadline: Instant,
+    pub(crate) given: &'c [Bytes],
+    pub(crate) deadline: Instant,
 }
 
 /// Outcome of starting a batch of puts.
-pub(super) struct Started<'a> {
+pub(crate) struct Started<'a> {
     /// Puts that the leader started, with their replicas.
-    pub(super) puts: Vec<(Pending<'a>, Vec<Replica>)>,
+    pub(crate) puts: Vec<(Pending<'a>, Vec<Replica>)>,
     /// The grants that the replicas name.
-    pub(super) granted: Vec<Option<Granted>>,
+    pub(crate) granted: Vec<Option<Granted>>,
     /// The other puts.
-    pub(super) others: Vec<Round<'a>>,
+    pub(crate) others: Vec<Round<'a>>,
     /// The started puts, to be revoked if they are not ended.
-    pub(super) unended: Unended,
+    pub(crate) unended: Unended,
 }
 
 /// Maximum bytes of the values of a call whose start shares a message with others. Larger ones may wait for room, and the others with
@@ -64,20 +66,20 @@ pub(super) struct Started<'a> {
 const JOINED_MOST: u64 = 1 << 20;
 /// Time that finished writes wait for the other stores. Writes to several stores usually end at nearly the same time,
 /// so one call can end all puts.
-pub(super) const STRAGGLE: Duration = Duration::from_millis(20);
+pub(crate) const STRAGGLE: Duration = Duration::from_millis(20);
 /// Maximum bytes of one start item in a request and in the log, without its key and its stores.
 const START_ITEM_BYTES: usize = 100;
 /// Maximum bytes of one store id there.
 const STORE_ID_BYTES: usize = 10;
 
 /// Maximum time that a write reserves for the end of its put. It reserves a quarter of the remaining time up to this.
-pub(super) const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
+pub(crate) const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
 /// The same limit while another replica of the put may already be written. The put must not lose that replica to a slow
 /// store, even if the end takes long.
-pub(super) const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
+pub(crate) const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
 
 /// Returns the deadline of writes that begin at `now`, for puts that must end by `deadline`.
-pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
+pub(crate) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
@@ -92,7 +94,7 @@ fn value(put: &Pending<'_>, call: Call<'_>) -> Bytes {
 }
 
 /// Checks options before a master is asked.
-pub(super) fn check_options(options: &PutOptions) -> Result<(), Error> {
+pub(crate) fn check_options(options: &PutOptions) -> Result<(), Error> {
     options.check().map_err(|why| Error::definite("put", Code::InvalidParams, "this client", why))
 }
 
@@ -121,7 +123,7 @@ impl Core {
     }
 
     /// Counts the results of puts, each given with its key, and drops the local puts that they have overtaken.
-    pub(super) fn note_results<'r>(
+    pub(crate) fn note_results<'r>(
         &self,
         mode: PutMode,
         results: impl Iterator<Item = (&'r [u8], &'r Result<Put, Error>)> + Clone,
@@ -186,7 +188,7 @@ impl Core {
     }
 
     /// Returns what each put costs the request that starts it; `payload` is the number of its bytes that follow at once.
-    pub(super) fn start_costs(
+    pub(crate) fn start_costs(
         &self,
         pending: &[Pending<'_>],
         options: &PutOptions,
@@ -291,7 +293,7 @@ impl Core {
     }
 
     /// Starts puts at the leader.
-    pub(super) async fn start<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Started<'a> {
+    pub(crate) async fn start<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Started<'a> {
         let now = Instant::now();
         let avoid = self.avoid.avoided(now);
         let left = call.deadline.saturating_duration_since(now).as_millis();
@@ -469,7 +471,7 @@ impl Core {
         rounds
     }
 
-    pub(super) async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    pub(crate) async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let ids = id_bytes(written.iter().map(|put| put.pending.put));
         let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,

@@ -10,16 +10,19 @@ use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::avoid::AvoidList;
 use crate::background::Background;
+use crate::core::{Core, Follow, Lanes, nonsense};
+use crate::get::{Destination, Got};
+use crate::keys::{Asked, Lease};
 use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{
-    self, Asked, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, PutItem, nonsense,
-};
 use crate::options::{Builder, LONGEST};
+use crate::put::{Fill, PutItem, publish};
 use crate::{
-    Admin, Code, ConnectError, Description, Error, Health, Mode, Put, PutOptions, Removed, Source, Stats,
+    Admin, Code, ConnectError, Description, Error, Health, Mode, Presence, Put, PutOptions, Removed, Source,
+    Stats,
 };
 
 /// A client of one cluster and one tenant.
@@ -185,7 +188,7 @@ impl Client {
             drop(kept);
         });
         if builder.publish_local {
-            background.handle().spawn(objects::publish(core.clone(), closed.clone()));
+            background.handle().spawn(publish(core.clone(), closed.clone()));
         }
         let shared = Arc::new(Shared { background, rdma, closed, _life: life });
         Ok(Self { core: Arc::new(core), shared })

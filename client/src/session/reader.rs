@@ -9,8 +9,7 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncSeek, ReadBuf};
 
 use super::{GetSession, PIECE};
-use crate::Error;
-use crate::objects::ByteRange;
+use crate::{ByteRange, Error};
 
 /// A version of an object as a stream of bytes, for code that copies between objects, files and sockets.
 ///

@@ -12,12 +12,12 @@ use mc_transfer::{Checksum, StagedTransport, TransferError};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::batch::IN_FLIGHT;
-use super::core::{Core, check_key, device_error, item_error, no_buffer_error, nonsense};
 use super::destination::{Destination, Got};
-use super::keys::{key_chunks, read_error};
 use crate::Error;
 use crate::call::{Answer, CallError};
+use crate::core::{
+    Core, IN_FLIGHT, check_key, device_error, item_error, key_chunks, no_buffer_error, nonsense, read_error,
+};
 use crate::local::Embedded;
 use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 
@@ -29,7 +29,7 @@ const TRIES: usize = 3;
 const COPIED_AT_ONCE: u64 = 256 << 20;
 
 /// Shortest and longest pause before the leader is asked again about objects whose leases ended before they were read.
-pub(super) const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+pub(crate) const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
 type GetResult = Result<Option<Got>, Error>;
 
@@ -47,7 +47,7 @@ pub enum Source {
 }
 
 /// One object being read.
-pub(super) struct Slot<'a> {
+pub(crate) struct Slot<'a> {
     key: Bytes,
     destination: Destination<'a>,
     /// The whole of a doubtful object, out of which the destination is filled once the checksum was compared.
@@ -55,7 +55,7 @@ pub(super) struct Slot<'a> {
     /// That copy, once it was compared, if the destination is a device's. It is copied there when nothing is being read: other
     /// reads may hold the buffers for that, and would stand still meanwhile.
     checked: Option<Bytes>,
-    pub(super) result: Option<GetResult>,
+    pub(crate) result: Option<GetResult>,
     source: Source,
     /// The leader's latest answer, with the places that have not been tried since.
     object: Option<Described>,
@@ -76,14 +76,14 @@ pub(super) struct Slot<'a> {
 }
 
 /// The leader's answer about where objects lie.
-pub(super) struct Located {
+pub(crate) struct Located {
     /// One result for each key, in order.
-    pub(super) results: Vec<mc_proto::v1::GetResult>,
-    pub(super) granted: Vec<Option<Granted>>,
+    pub(crate) results: Vec<mc_proto::v1::GetResult>,
+    pub(crate) granted: Vec<Option<Granted>>,
     /// When the answered request was sent.
-    pub(super) sent_at: Instant,
+    pub(crate) sent_at: Instant,
     /// Until when the placements may be used.
-    pub(super) lease: Instant,
+    pub(crate) lease: Instant,
 }
 
 /// Why an object has not been read.
@@ -157,7 +157,7 @@ impl Core {
     }
 
     /// Asks the leader where objects lie, and leases them.
-    pub(super) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
+    pub(crate) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
         let count = keys.len();
         let request = BatchGetRequest {
             tenant: self.tenant.clone(),
@@ -179,7 +179,7 @@ impl Core {
 
     /// Reads what the slots expect, until the lease ends. Slots without a result then get one or are left for another
     /// round. Returns whether the lease was too short for a slot, so that the next round should wait.
-    pub(super) async fn read_round(
+    pub(crate) async fn read_round(
         &self,
         slots: &mut [&mut Slot<'_>],
         granted: &[Option<Granted>],
@@ -242,7 +242,7 @@ impl Core {
     }
 
     /// Prepares to read from an object, unless the local cache has its version.
-    pub(super) async fn expect(&self, slot: &mut Slot<'_>, object: Described, deadline: Instant) {
+    pub(crate) async fn expect(&self, slot: &mut Slot<'_>, object: Described, deadline: Instant) {
         if let Some(value) = self.local.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
@@ -413,7 +413,7 @@ fn late() -> Error {
 }
 
 impl<'a> Slot<'a> {
-    pub(super) fn new(key: Bytes, destination: Destination<'a>) -> Self {
+    pub(crate) fn new(key: Bytes, destination: Destination<'a>) -> Self {
         let refused = check_key("get", &key).err().map(Err);
         Self {
             key,
@@ -565,7 +565,7 @@ fn fail_open(slots: &mut [Slot<'_>], error: &Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::range::ByteRange;
+    use crate::ByteRange;
 
     /// Copies of whole objects take memory that the caller did not ask for.
     #[test]

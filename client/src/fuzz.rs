@@ -17,11 +17,11 @@ use mc_types::{ByteSize, ClusterId, Code, NodeId, StoreId};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::Builder;
 use crate::Description;
 use crate::admin::Lookup;
 use crate::avoid::AvoidList;
 use crate::call::{Joined, failure_of};
+use crate::config::Config;
 use crate::core::Follow;
 use crate::keys::read_presences;
 use crate::local::Local;
@@ -120,16 +120,16 @@ pub fn put_start(reply: &BatchPutStartReply) -> bool {
 
 /// Returns the state of a client that no master has answered yet.
 fn unmet() -> Option<Masters> {
-    let builder = Builder::default().local_cache(ByteSize(0));
+    let config = Config { local_cache: ByteSize(0), ..Config::default() };
     let list = MasterList::parse(ADDRESS).ok()?;
     let counters = Arc::new(Counters::new());
-    let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
+    let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
     let follow = Box::new(Follow { local, avoid, counters: counters.clone() });
     // Nothing is sent, so it need not be driven.
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
     let runtime = runtime.as_ref()?.handle().clone();
-    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[]), counters, follow, runtime))
+    Some(Masters::new(&config, list, Listed::of(ADDRESS, &[]), counters, follow, runtime))
 }
 
 /// Returns the state of a client whose master has answered a hello and named no leader.

@@ -21,8 +21,11 @@ mod admin;
 mod avoid;
 mod background;
 pub mod blocking;
+mod builder;
 mod call;
 mod client;
+mod config;
+mod connect;
 mod core;
 mod debug;
 mod error;
@@ -31,7 +34,6 @@ mod error;
 pub mod fuzz;
 mod get;
 mod keys;
-mod listing;
 mod local;
 mod masters;
 mod metrics;
@@ -46,10 +48,12 @@ pub use admin::{
     Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
     SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
 };
+pub use builder::Builder;
 pub use bytes::Bytes;
-pub use client::{Client, GetInto, PutFrom};
+pub use client::{Client, Health, Mode};
+pub use config::DEFAULT_MASTER_PORT;
 pub use error::{ConnectError, Error, Outcome};
-pub use get::{GetIntoOwned, GetRangesInto, GotOwned, RangeInto, Source};
+pub use get::{GetInto, GetIntoOwned, GetRangesInto, GotOwned, RangeInto, Source};
 pub use keys::{
     DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence, Removed,
 };
@@ -67,9 +71,8 @@ pub use mc_types::{
     SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
-pub use options::{
-    Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
-};
+pub use options::{Near, PinAction, Put, PutMode, PutOptions, Replication};
+pub use put::PutFrom;
 pub use range::ByteRange;
 pub use raw::{
     GetIntoRaw, GetRangesIntoRaw, PutFromRaw, RangeFromRaw, RangeIntoRaw, ReadIntoRaw, WriteFromRaw,

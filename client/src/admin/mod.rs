@@ -91,6 +91,14 @@ pub struct PlacedReplica {
     pub endpoints: Vec<PeerEndpoint>,
 }
 
+impl Client {
+    /// Returns an interface to query and administer the masters.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+}
+
 impl Admin {
     /// Connects to the masters of the list (see [`Builder::masters`](crate::Builder::masters)). Works without a leader.
     ///

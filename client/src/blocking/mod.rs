@@ -36,5 +36,23 @@ macro_rules! calls {
 mod client;
 mod sessions;
 
+use crate::connect::connect;
+use crate::{Builder, ConnectError};
+
 pub use client::{Client, Listing};
 pub use sessions::{GetSession, PutSession};
+
+impl Builder {
+    /// [`connect`](Self::connect) for a thread without an async runtime.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// In a thread that drives async tasks: see [`blocking`](self).
+    pub fn connect_blocking(self) -> Result<Client, ConnectError> {
+        let background = self.background()?;
+        let connect = background.run("connect", 1, connect(self.config(), background.clone()));
+        background.wait(connect).map(Into::into)
+    }
+}

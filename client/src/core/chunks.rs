@@ -1,76 +1,18 @@
-//! Calls that move no bytes and have results by key: remove, and what is done in chunks as it is.
+//! Keys of a call, cut into requests.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use mc_proto::v1::{BatchRemoveRequest, RemoveItem};
-use mc_types::Code;
-use tokio::time::Instant;
 
 use super::batch::{Cost, IN_FLIGHT, cut};
-use super::{Core, check_key, item_error, nonsense};
+use super::{Core, check_key, nonsense};
 use crate::Error;
-use crate::call::Repeat;
 
 /// Maximum bytes that a key takes in a request in addition to its own.
 const KEY_OVERHEAD: usize = 8;
 
 impl Core {
-    /// Removes each object; the result is `false` where there was none.
-    pub(crate) async fn removals(&self, keys: Vec<Bytes>, force: bool) -> Vec<Result<bool, Error>> {
-        let deadline = Instant::now() + self.call_timeout;
-        self.by_chunks("remove", keys, |keys| self.remove_these(keys, force, deadline)).await
-    }
-
-    async fn remove_these(
-        &self,
-        keys: Vec<Bytes>,
-        force: bool,
-        deadline: Instant,
-    ) -> Vec<Result<bool, Error>> {
-        let mut bar = self.local.unpublished.as_ref().map(|queue| queue.bar(keys.clone(), &self.local.cache));
-        if let Some(bar) = &mut bar {
-            if let Err(error) = bar.quiet(deadline).await {
-                return vec![Err(error); keys.len()];
-            }
-            bar.sent();
-        }
-        let items: Vec<RemoveItem> =
-            keys.into_iter().map(|key| RemoveItem { key, version: Bytes::new() }).collect();
-        let request = BatchRemoveRequest { caller: None, tenant: self.tenant.clone(), items, force };
-        let answer = match self.masters.call(&request, deadline, Repeat::IfUnsent).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                let error = error.into_error("remove");
-                if error.is_unknown() {
-                    request.items.iter().for_each(|item| self.local.forget(&item.key));
-                } else if let Some(bar) = &mut bar {
-                    (0..request.items.len()).for_each(|at| bar.failed(at));
-                }
-                return vec![Err(error); request.items.len()];
-            }
-        };
-        if answer.reply.results.len() != request.items.len() {
-            return vec![Err(nonsense("remove").unknown()); request.items.len()];
-        }
-        let results =
-            request.items.iter().zip(&answer.reply.results).enumerate().map(|(at, (item, result))| {
-                let removed = match Code::try_from(result.code) {
-                    Ok(Code::Ok) => Ok(true),
-                    Ok(Code::ObjectNotFound) => Ok(false),
-                    _ => Err(item_error("remove", result.code)),
-                };
-                if removed.is_ok() {
-                    self.local.forget(&item.key);
-                } else if let Some(bar) = &mut bar {
-                    bar.failed(at);
-                }
-                removed
-            });
-        results.collect()
-    }
-
     /// Cuts keys into requests and runs a few of them concurrently. Keys that no master would accept fail here.
     pub(crate) async fn by_chunks<T: Clone, F>(
         &self,
@@ -105,6 +47,11 @@ impl Core {
 /// Cuts keys of these lengths into requests.
 pub(crate) fn key_chunks(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     cut(lengths.map(|len| Cost { request: len + KEY_OVERHEAD, payload: 0 }))
+}
+
+/// Copies keys, which a call needs for longer than it borrows them.
+pub(crate) fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
+    keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect()
 }
 
 /// Makes an error definite: a read changes nothing, so a failed read changed nothing either.

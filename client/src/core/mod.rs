@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
-pub(crate) use chunks::{key_chunks, read_error};
+pub(crate) use chunks::{copied, key_chunks, read_error};
 
 use crate::Error;
 use crate::avoid::AvoidList;

@@ -1,11 +1,13 @@
 //! Gets: of whole objects and of ranges, into memory of several kinds.
 
+mod calls;
 mod destination;
 mod engine;
 mod owned;
 mod ranges;
 mod report;
 
+pub use calls::GetInto;
 pub use engine::Source;
 pub use owned::{GetIntoOwned, GotOwned};
 pub use ranges::{GetRangesInto, RangeInto};

@@ -7,9 +7,9 @@ use mc_proto::v1::{BatchDescribeRequest, DescribeResult};
 use mc_types::{ByteSize, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::time::Instant;
 
-use crate::Error;
 use crate::call::Repeat;
-use crate::core::{Core, item_error, nonsense};
+use crate::core::{Core, copied, item_error, nonsense};
+use crate::{Client, Error};
 
 /// Description of an object by the masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,5 +141,26 @@ impl Core {
             _ => Err(item_error("describe", result.code)),
         };
         reply.results.iter().map(read).collect()
+    }
+}
+
+impl Client {
+    /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.
+    ///
+    /// The call grants no read lease and does not count as a use of the object.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time.
+    pub async fn describe(&self, key: impl AsRef<[u8]>) -> Result<Option<Description>, Error> {
+        let mut results = self.batch_describe(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("describe")))
+    }
+
+    /// [`describe`](Self::describe) for many keys; one result each, in order.
+    pub async fn batch_describe<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+    ) -> Vec<Result<Option<Description>, Error>> {
+        self.run("describe", keys.len(), self.core().descriptions(copied(keys))).await
     }
 }

@@ -13,9 +13,9 @@ use mc_proto::v1::{BatchExistReply, BatchExistRequest, KeyState, PackedKeys};
 use mc_types::Code;
 use tokio::time::Instant;
 
-use crate::Error;
 use crate::call::CallError;
 use crate::core::{Core, IN_FLIGHT, check_key, item_error, key_chunks, nonsense, read_error};
+use crate::{Client, Error};
 
 /// Whether a call leases the objects that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +160,72 @@ impl Core {
     pub(crate) fn local_size(&self, key: &[u8]) -> Option<u64> {
         let cached = self.local.cache.any(key).map(|entry| entry.value.len() as u64);
         cached.or_else(|| Some(self.local.embedded.as_ref()?.find(key)?.size))
+    }
+}
+
+impl Client {
+    /// Returns whether the object exists and can be read now.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn exist(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        Ok(self.size(key).await?.is_some())
+    }
+
+    /// [`exist`](Self::exist) for many keys; one result each, in order.
+    pub async fn batch_exist<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        let sizes = self.batch_size(keys).await;
+        sizes.into_iter().map(|size| Ok(size?.is_some())).collect()
+    }
+
+    /// Returns the size of an object in bytes; `None` is a miss.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn size(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>, Error> {
+        let mut results = self.batch_size(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// [`size`](Self::size) for many keys; one result each, in order.
+    pub async fn batch_size<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<u64>, Error>> {
+        let size = |presence| match presence {
+            Presence::Present(size) => Some(size),
+            Presence::Unavailable | Presence::BeingWritten | Presence::Absent => None,
+        };
+        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::Grant))
+            .await
+            .into_iter()
+            .map(|presence| presence.map(size))
+            .collect()
+    }
+
+    /// Returns whether the object exists, and whether it can be read.
+    ///
+    /// [`exist`](Self::exist) and [`size`](Self::size) do not tell an absent object from one that can't be read now or is being
+    /// written.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
+        let mut results =
+            self.run("exist", 1, self.core().presences(Asked::of(&[key.as_ref()]), Lease::Grant)).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// Returns what [`presence`](Self::presence) does, without a read lease and without counting as a use of the object:
+    /// it may be evicted at any time.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
+        let mut results = self.batch_peek(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// [`peek`](Self::peek) for many keys; one result each, in order.
+    pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
+        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::None)).await
     }
 }
 

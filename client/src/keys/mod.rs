@@ -12,4 +12,3 @@ pub use remove::Removed;
 
 #[cfg(feature = "testing")]
 pub(crate) use exist::read_presences;
-pub(crate) use exist::{Asked, Lease};

@@ -8,8 +8,8 @@ pub(crate) use cache::LocalCache;
 pub(crate) use embedded::{Embedded, Spot};
 pub(crate) use unpublished::{LocalPut, Unpublished};
 
+use crate::config::Config;
 use crate::metrics::Counters;
-use crate::options::Builder;
 
 /// The local cache, the memory of this process's own store, and the local puts that are to be published.
 #[derive(Debug)]
@@ -17,16 +17,16 @@ pub(crate) struct Local {
     pub(crate) cache: LocalCache,
     /// The memory of this process's own store, if it runs one.
     pub(crate) embedded: Option<Embedded>,
-    /// The local puts that are to be published, if [`publish_local`](Builder::publish_local) is on.
+    /// The local puts that are to be published, if [`publish_local`](crate::Builder::publish_local) is on.
     pub(crate) unpublished: Option<Unpublished>,
 }
 
 impl Local {
-    pub(crate) fn new(builder: &Builder) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
-            cache: LocalCache::new(builder.local_cache),
-            embedded: builder.embedded.clone().map(|(store, memory)| Embedded::new(store, memory)),
-            unpublished: builder.publish_local.then(Unpublished::default),
+            cache: LocalCache::new(config.local_cache),
+            embedded: config.embedded.clone().map(|(store, memory)| Embedded::new(store, memory)),
+            unpublished: config.publish_local.then(Unpublished::default),
         }
     }
 

@@ -1,7 +1,8 @@
 use mc_discovery::{LastKnown, Listed};
 use mc_types::{HostPort, parse_list};
 
-use crate::{ConnectError, DEFAULT_MASTER_PORT};
+use crate::ConnectError;
+use crate::config::DEFAULT_MASTER_PORT;
 
 /// The list of masters as the user gave it.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ pub(crate) use discover::run;
 pub(crate) use list::MasterList;
 pub(crate) use refusal::Refusal;
 
+use crate::config::Config;
 use crate::metrics::Counters;
-use crate::options::Builder;
 
 /// Keep-alive interval of idle connections. Calls notice sooner that a leader does not answer. The interval is for the
 /// watch of another master; it is long because every client of a fleet has one.
@@ -130,7 +130,7 @@ enum Heard {
 
 impl Masters {
     pub(crate) fn new(
-        builder: &Builder,
+        config: &Config,
         list: MasterList,
         listed: Listed,
         counters: Arc<Counters>,
@@ -138,7 +138,7 @@ impl Masters {
         runtime: Handle,
     ) -> Self {
         let options = ChannelOptions {
-            connect_timeout: builder.connect_timeout,
+            connect_timeout: config.connect_timeout,
             call_timeout: None,
             keep_alive: KEEP_ALIVE,
         };
@@ -150,10 +150,10 @@ impl Masters {
         };
         Self {
             list,
-            channels: Channels::new(Arc::clone(&builder.network), options),
+            channels: Channels::new(Arc::clone(&config.network), options),
             runtime,
             client_id: ClientId::random(),
-            leader_timeout: builder.leader_timeout,
+            leader_timeout: config.leader_timeout,
             counters,
             observer,
             beacon: watch::Sender::new(beacon),
@@ -162,7 +162,7 @@ impl Masters {
             spread_ms: AtomicU64::new(0),
             known: Mutex::new(Known {
                 view: LeaderView::default(),
-                identity: ClusterIdentity::new(builder.cluster, listed.clone()),
+                identity: ClusterIdentity::new(config.cluster, listed.clone()),
                 listed,
                 learned: BTreeSet::new(),
                 heard: BTreeMap::new(),
@@ -599,10 +599,10 @@ pub(crate) mod tests {
 
     /// Returns the state of a client that no master has answered yet.
     pub(crate) fn unmet(runtime: Handle) -> Arc<Masters> {
-        let builder = Builder::default();
+        let config = Config::default();
         let (list, listed) = (MasterList::parse(LEADER).unwrap(), Listed::of(LEADER, &[]));
         let counters = Arc::new(Counters::new());
-        Arc::new(Masters::new(&builder, list, listed, counters, Box::new(Deaf), runtime))
+        Arc::new(Masters::new(&config, list, listed, counters, Box::new(Deaf), runtime))
     }
 
     /// Returns the state of a client with a leader.

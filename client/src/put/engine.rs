@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat, Unended, id_bytes};
+use crate::config::LONGEST;
 use crate::core::{
     Core, Cost, IN_FLIGHT, Keep, cut, device_error, error_of_this_client, item_error, nonsense,
     representatives,
 };
 use crate::local::LocalPut;
-use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
 use crate::{Error, Near, PinAction, Put, PutMode, PutOptions, Replication};
 

@@ -1,0 +1,138 @@
+//! Connects a client: makes its parts, starts its tasks, and waits until the leader is found.
+
+use std::sync::Arc;
+
+use mc_transfer::{
+    HostMemory, NoRdma, Rdma, ShmAccess, ShmTransport, StagedTransport, Sums, TcpOptions, TcpTransport,
+    Transport, Transports,
+};
+use mc_types::{Access, MAX_TENANT_LEN};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::avoid::AvoidList;
+use crate::background::Background;
+use crate::config::Config;
+use crate::core::{Core, Follow, Lanes};
+use crate::local::Local;
+use crate::masters::{self, Link, MasterList, Masters};
+use crate::metrics::Counters;
+use crate::put::publish;
+use crate::{Client, ConnectError};
+
+/// Connects a client whose background work runs on `background`, in whose context this is called.
+pub(crate) async fn connect(config: Config, background: Background) -> Result<Client, ConnectError> {
+    let list = MasterList::parse(&config.masters)?;
+    let len = config.tenant.len();
+    if len > MAX_TENANT_LEN {
+        return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
+    }
+    let counters = Arc::new(Counters::new());
+    let (transport, rdma) = match &config.transport {
+        Some(own) => (own.clone(), Err(NoRdma::new("this client has a transport of its own"))),
+        None => {
+            let memory = config.host_memory.clone().unwrap_or_default();
+            let rdma = memory.rdma(config.transports, &config.rdma_devices, &config.rdma_options)?;
+            (transport(&config, &memory, &rdma, &counters), rdma)
+        }
+    };
+    let listed = list.resolve().await;
+    let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
+    let follow = Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone() };
+    let runtime = background.handle().clone();
+    let masters = Masters::new(&config, list, listed, counters.clone(), Box::new(follow), runtime);
+    let masters = Arc::new(masters);
+    tracing::info!("{}", local.cache);
+    let mut beacon = masters.beacon.subscribe();
+    let dropped = CancellationToken::new();
+    let closed = dropped.child_token();
+    let life = dropped.clone().drop_guard();
+    let work = masters::run(Arc::clone(&masters), closed.clone());
+    let kept = background.clone();
+    background.handle().spawn(async move {
+        work.await;
+        drop(kept);
+    });
+
+    // Wait until every listed master has answered or failed: the list may name two clusters, or only skewed
+    // masters.
+    let settled = beacon.wait_for(|beacon| beacon.all_tried && !matches!(beacon.link, Link::Searching));
+    let link = match timeout(config.leader_timeout + config.connect_timeout, settled).await {
+        Ok(Ok(beacon)) => beacon.link.clone(),
+        _ => Link::Searching,
+    };
+    if let Link::Refused(refusal) = link {
+        return Err(refusal.connect_error());
+    }
+    if let Some(conflict) = masters.conflict() {
+        return Err(conflict.connect_error());
+    }
+    let revokes = Arc::default();
+    // The state now: the wait ends without one if a master of the list is silent, also with a leader.
+    if config.require_leader && !matches!(masters.link(), Link::Leader(_)) {
+        let within = config.leader_timeout + config.connect_timeout;
+        let why = masters.failure().unwrap_or_else(|| "no master knows one".to_owned());
+        return Err(ConnectError::NoLeader { within, why });
+    }
+    let core = Core {
+        lanes: Arc::new(Lanes::new(&masters, &revokes)),
+        revokes,
+        masters,
+        local,
+        avoid,
+        counters,
+        transport: StagedTransport::new(transport),
+        tenant: config.tenant,
+        checksum: config.checksum,
+        call_timeout: config.call_timeout,
+        get_timeout: config.get_timeout,
+        fail_local_misses: config.fail_local_misses,
+        fail_unfinished_gets: config.fail_unfinished_gets,
+    };
+    let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone(), dropped), background.clone());
+    background.handle().spawn(async move {
+        revoking.await;
+        drop(kept);
+    });
+    if config.publish_local {
+        background.handle().spawn(publish(core.clone(), closed.clone()));
+    }
+    Ok(Client::new(core, background, rdma, closed, life))
+}
+
+/// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
+fn transport(
+    config: &Config,
+    memory: &HostMemory,
+    rdma: &Result<Arc<Rdma>, NoRdma>,
+    counters: &Arc<Counters>,
+) -> Arc<dyn Transport> {
+    let sums = if config.checksum { Sums::All } else { Sums::Writes };
+    let options = TcpOptions { sums, ..TcpOptions::default() };
+    let counted = counters.clone();
+    let on_shared = Box::new(move |access, bytes| match access {
+        Access::Read => counted.shm_bytes_read.add(bytes),
+        Access::Write => counted.shm_bytes_written.add(bytes),
+    });
+    let counted = counters.clone();
+    let on_moved = Box::new(move |access, bytes| match access {
+        Access::Read => counted.rdma_bytes_read.add(bytes),
+        Access::Write => counted.rdma_bytes_written.add(bytes),
+    });
+    let tcp = match rdma {
+        Ok(rdma) => {
+            let only = config.transports == Transports::Rdma;
+            TcpTransport::with_rdma(options, memory, rdma.clone(), only, on_moved)
+        }
+        Err(why) => {
+            tracing::debug!("no RDMA: {why}");
+            TcpTransport::without_rdma(options, memory, why.to_string())
+        }
+    };
+    let shm = if config.transports.shm() { config.shm } else { ShmAccess::Off };
+    let transport = ShmTransport::new(tcp, shm, on_shared);
+    Arc::new(match config.embedded.clone() {
+        Some((store, memory)) => transport.with_own_store(store, memory),
+        None => transport,
+    })
+}

@@ -1,6 +1,7 @@
 //! Sessions: several transfers of one version of an object, with one call to the leader before them.
 
 mod coverage;
+mod finish;
 mod get_session;
 mod open_put;
 mod pinned;
@@ -9,6 +10,8 @@ mod range_write;
 mod reader;
 mod renewal;
 mod seals;
+mod start;
+mod store_writes;
 mod writer;
 
 use std::time::Duration;

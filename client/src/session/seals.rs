@@ -8,7 +8,7 @@ use mc_transfer::Seal;
 use tokio::time::{Instant, sleep_until};
 
 use super::open_put::OpenPut;
-use super::range_write::{Answered, Batch};
+use super::store_writes::{Answered, Batch};
 use crate::core::Core;
 use crate::put::STRAGGLE;
 

@@ -5,7 +5,7 @@ use mc_transfer::{RawBytes, ReadBuffer};
 
 use crate::core::device_error;
 use crate::get::Destination;
-use crate::put::{Fill, PutItem};
+use crate::put::{Fill, PutBatch, PutItem};
 use crate::{Client, Error, GetSession, Put, PutOptions, PutSession};
 
 /// One object to read into memory that is named by its address.
@@ -210,7 +210,8 @@ impl Client {
             group,
         };
         let items: Vec<PutItem<'_>> = items.into_iter().map(item).collect();
-        let put = self.run("put", items.len(), self.core().puts(&items, options, Fill::Nothing));
+        let put =
+            self.run("put", items.len(), PutBatch::new(self.core(), options, Fill::Nothing).put(&items));
         with_failed(put.await, failed)
     }
 

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use mc_transfer::ReadBuffer;
 
-use super::{Destination, Got, Source};
+use super::{Destination, Get, Got, Source};
 use crate::core::{copied, nonsense};
 use crate::{Client, Error};
 
@@ -45,7 +45,7 @@ impl Client {
     /// [`get`](Self::get) for many keys; one result each, in order.
     pub async fn batch_get<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
-        let results = self.run("get", keys.len(), self.core().gets(items)).await;
+        let results = self.run("get", keys.len(), Get::new(self.core()).all(items)).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
     }
 
@@ -55,7 +55,7 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<Option<Vec<u8>>, Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole_owned())).collect();
-        let results = self.run("get", keys.len(), self.core().gets(items)).await;
+        let results = self.run("get", keys.len(), Get::new(self.core()).all(items)).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::owned))).collect()
     }
 
@@ -75,7 +75,7 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<(Option<Bytes>, Source), Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
-        let results = self.run("get", keys.len(), self.core().gets_with_source(items)).await;
+        let results = self.run("get", keys.len(), Get::new(self.core()).all_with_source(items)).await;
         results.into_iter().map(|(result, source)| Ok((result?.and_then(Got::bytes), source))).collect()
     }
 
@@ -100,7 +100,7 @@ impl Client {
         &self,
         items: Vec<(Bytes, Destination<'_>)>,
     ) -> Vec<Result<Option<usize>, Error>> {
-        let results = self.run("get", items.len(), self.core().gets(items)).await;
+        let results = self.run("get", items.len(), Get::new(self.core()).all(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 }

@@ -13,6 +13,7 @@ use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::destination::{Destination, Got};
+use super::report::report_mismatch;
 use crate::Error;
 use crate::call::{Answer, CallError};
 use crate::core::{
@@ -98,18 +99,29 @@ enum Open {
     Failed,
 }
 
-impl Core {
-    /// Reads objects or parts of them, each into its own memory or the caller's.
-    pub(crate) async fn gets<'a>(&self, items: Vec<(Bytes, Destination<'a>)>) -> Vec<GetResult> {
-        self.gets_with_source(items).await.into_iter().map(|(result, _)| result).collect()
+/// Reads objects from the stores until a deadline, with one call to the leader for a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Get<'c> {
+    pub(crate) core: &'c Core,
+    pub(crate) deadline: Instant,
+}
+
+impl<'c> Get<'c> {
+    /// A get that begins now.
+    pub(crate) fn new(core: &'c Core) -> Self {
+        Self { core, deadline: Instant::now() + core.get_timeout }
     }
 
-    /// [`Self::gets`], with who answered each.
-    pub(crate) async fn gets_with_source<'a>(
-        &self,
+    /// Reads objects or parts of them, each into its own memory or the caller's.
+    pub(crate) async fn all<'a>(self, items: Vec<(Bytes, Destination<'a>)>) -> Vec<GetResult> {
+        self.all_with_source(items).await.into_iter().map(|(result, _)| result).collect()
+    }
+
+    /// [`Self::all`], with who answered each.
+    pub(crate) async fn all_with_source<'a>(
+        self,
         items: Vec<(Bytes, Destination<'a>)>,
     ) -> Vec<(GetResult, Source)> {
-        let deadline = Instant::now() + self.get_timeout;
         let slot = |(key, destination)| Slot::new(key, destination);
         let mut slots: Vec<Slot<'a>> = items.into_iter().map(slot).collect();
         let lengths: Vec<usize> = slots.iter().map(|slot| slot.key.len()).collect();
@@ -117,7 +129,7 @@ impl Core {
         let mut chunks = Vec::new();
         for range in key_chunks(lengths.into_iter()) {
             let (chunk, after) = rest.split_at_mut(range.len());
-            chunks.push(self.get_chunk(chunk, deadline));
+            chunks.push(self.get_chunk(chunk));
             rest = after;
         }
         futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
@@ -127,13 +139,13 @@ impl Core {
 
     fn count_get(&self, result: &GetResult) {
         match result {
-            Ok(Some(_)) => self.counters.hits.one(),
-            Ok(None) => self.counters.misses.one(),
+            Ok(Some(_)) => self.core.counters.hits.one(),
+            Ok(None) => self.core.counters.misses.one(),
             Err(_) => {}
         }
     }
 
-    async fn get_chunk(&self, slots: &mut [Slot<'_>], deadline: Instant) {
+    async fn get_chunk(&self, slots: &mut [Slot<'_>]) {
         let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
         loop {
             let open = slots.iter().filter(|slot| slot.result.is_none());
@@ -141,31 +153,31 @@ impl Core {
             if keys.is_empty() {
                 return;
             }
-            let located = match self.locate(keys, deadline).await {
+            let located = match self.locate(keys).await {
                 Ok(located) => located,
-                Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots, deadline).await,
+                Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots).await,
                 Err(CallError::Failed(error)) => return fail_open(slots, &error),
             };
             let mut open: Vec<_> = slots.iter_mut().filter(|slot| slot.result.is_none()).collect();
             for (slot, result) in open.iter_mut().zip(&located.results) {
-                self.take_in(slot, result, &located.granted, deadline).await;
+                self.take_in(slot, result, &located.granted).await;
             }
-            if self.read_round(&mut open, &located.granted, located.lease, deadline).await {
-                sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
+            if self.read_round(&mut open, &located.granted, located.lease).await {
+                sleep(pace.wait().min(self.deadline.saturating_duration_since(Instant::now()))).await;
             }
         }
     }
 
     /// Asks the leader where objects lie, and leases them.
-    pub(crate) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
+    pub(crate) async fn locate(&self, keys: Vec<Bytes>) -> Result<Located, CallError> {
         let count = keys.len();
         let request = BatchGetRequest {
-            tenant: self.tenant.clone(),
+            tenant: self.core.tenant.clone(),
             keys,
             reads_doubtful: true,
             ..BatchGetRequest::default()
         };
-        let (answer, _) = self.lanes.gets.call(request, deadline, self.call_timeout).await;
+        let (answer, _) = self.core.lanes.gets.call(request, self.deadline, self.core.call_timeout).await;
         let Answer { reply, sent_at, .. } = answer.map_err(|error| match error {
             CallError::Failed(error) => CallError::Failed(read_error(error)),
             local_only @ CallError::LocalOnly { .. } => local_only,
@@ -173,7 +185,7 @@ impl Core {
         if reply.results.len() != count {
             return Err(CallError::Failed(nonsense("get")));
         }
-        let granted = grants(self.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
+        let granted = grants(self.core.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
         Ok(Located { results: reply.results, granted, sent_at, lease: lease_end(sent_at, reply.lease_ms) })
     }
 
@@ -184,16 +196,15 @@ impl Core {
         slots: &mut [&mut Slot<'_>],
         granted: &[Option<Granted>],
         lease: Instant,
-        deadline: Instant,
     ) -> bool {
         let mut copied = 0;
         for slot in slots.iter_mut() {
-            slot.copy_if_doubtful(self.checksum, &mut copied);
+            slot.copy_if_doubtful(self.core.checksum, &mut copied);
         }
-        self.read_replicas(slots, granted, lease.min(deadline)).await;
+        self.read_replicas(slots, granted, lease.min(self.deadline)).await;
         for slot in slots.iter_mut() {
             if let Some(value) = slot.checked.take() {
-                slot.deliver(value, &self.transport, deadline).await;
+                slot.deliver(value, &self.core.transport, self.deadline).await;
             }
         }
         let now = Instant::now();
@@ -201,11 +212,11 @@ impl Core {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             slot.failures += usize::from(slot.open == Open::Failed);
             match slot.open {
-                _ if now >= deadline => slot.result = Some(Err(slot.late())),
+                _ if now >= self.deadline => slot.result = Some(Err(slot.late())),
                 Open::Expired => expired = true,
                 Open::Failed if slot.failures < TRIES => {}
                 Open::Failed | Open::Nowhere => {
-                    self.counters.unreachable_replicas.one();
+                    self.core.counters.unreachable_replicas.one();
                     slot.result = Some(Ok(None));
                 }
             }
@@ -219,14 +230,13 @@ impl Core {
         slot: &mut Slot<'_>,
         result: &mc_proto::v1::GetResult,
         granted: &[Option<Granted>],
-        deadline: Instant,
     ) {
         slot.object = None;
         match Code::try_from(result.code) {
             Ok(Code::Ok) => {}
             Ok(Code::ObjectNotFound) => {
-                self.local.embedded.iter().for_each(|here| here.forget(&slot.key));
-                return slot.result = Some(self.pool_miss("get", result).map(|()| None));
+                self.core.local.embedded.iter().for_each(|here| here.forget(&slot.key));
+                return slot.result = Some(self.core.pool_miss("get", result).map(|()| None));
             }
             Ok(Code::ReplicaIsNotReady) => return slot.result = Some(Ok(None)),
             _ => return slot.result = Some(Err(item_error("get", result.code))),
@@ -234,21 +244,21 @@ impl Core {
         let Some(object) = described(result, granted) else {
             return slot.result = Some(Err(nonsense("get")));
         };
-        if let Some(embedded) = &self.local.embedded {
+        if let Some(embedded) = &self.core.local.embedded {
             let spot = embedded.spot(object.size, Checksum(object.checksum), object.places.iter());
             embedded.note(&slot.key, spot);
         }
-        self.expect(slot, object, deadline).await;
+        self.expect(slot, object).await;
     }
 
     /// Prepares to read from an object, unless the local cache has its version.
-    pub(crate) async fn expect(&self, slot: &mut Slot<'_>, object: Described, deadline: Instant) {
-        if let Some(value) = self.local.cache.exact(&slot.key, object.version)
+    pub(crate) async fn expect(&self, slot: &mut Slot<'_>, object: Described) {
+        if let Some(value) = self.core.local.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
-            self.counters.cache_hits.one();
+            self.core.counters.cache_hits.one();
             slot.source = Source::Cache;
-            return slot.deliver(value, &self.transport, deadline).await;
+            return slot.deliver(value, &self.core.transport, self.deadline).await;
         }
         slot.source = Source::Pool;
         slot.expect(object);
@@ -284,7 +294,7 @@ impl Core {
         let now = Instant::now();
         let mut by_grant: BTreeMap<usize, Vec<&'s mut Slot<'a>>> = BTreeMap::new();
         for slot in slots {
-            match slot.next_place(|store| self.avoid.avoids(store, now)) {
+            match slot.next_place(|store| self.core.avoid.avoids(store, now)) {
                 // The lease is over, so this answer must not be used.
                 Some(_) if now >= lease => slot.expired(),
                 Some(place) => {
@@ -312,14 +322,14 @@ impl Core {
             ops.extend(slot.target().reads(range));
             counts.push(ops.len() - before);
         }
-        let mut answers = self.read_from(from, ops, lease).await.into_iter();
+        let mut answers = self.core.read_from(from, ops, lease).await.into_iter();
         let result = |(slot, count): (&&mut Slot<'a>, usize)| {
             // Every answer of the slot is taken, also those after an error.
             let checksums: Vec<_> = answers.by_ref().take(count).collect();
             let checksums = checksums.into_iter().collect::<Result<Vec<Checksum>, TransferError>>()?;
             let target = slot.copy.as_ref().unwrap_or(&slot.destination);
             let whole = slot.object.as_ref().is_some_and(|object| target.is_whole(object.size));
-            Ok(checksums.first().copied().filter(|_| whole && self.checksum))
+            Ok(checksums.first().copied().filter(|_| whole && self.core.checksum))
         };
         let results = slots.iter().zip(counts).map(result).collect();
         (from.peer.store, slots, results)
@@ -342,15 +352,15 @@ impl Core {
         };
         match result {
             Ok(Some(checksum)) if checksum.0 != recorded => {
-                self.counters.checksum_mismatches.one();
-                self.report_mismatch(&slot.key, version, store);
+                self.core.counters.checksum_mismatches.one();
+                report_mismatch(self.core, &slot.key, version, store);
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
                 slot.ruled_out.push((version, store));
                 slot.open = Open::Failed;
             }
             Ok(_) => {
-                self.counters.bytes_read.add(slot.target().len());
-                slot.finish(version, &self.local.cache);
+                self.core.counters.bytes_read.add(slot.target().len());
+                slot.finish(version, &self.core.local.cache);
             }
             Err(error) => {
                 tracing::debug!("{error}");
@@ -383,25 +393,25 @@ impl Core {
         }
     }
 
-    async fn answer_locally(&self, slots: &mut [Slot<'_>], deadline: Instant) {
+    async fn answer_locally(&self, slots: &mut [Slot<'_>]) {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             slot.source = Source::Local;
-            if let Some(entry) = self.local.cache.any(&slot.key) {
-                self.counters.cache_hits.one();
-                slot.deliver(entry.value, &self.transport, deadline).await;
+            if let Some(entry) = self.core.local.cache.any(&slot.key) {
+                self.core.counters.cache_hits.one();
+                slot.deliver(entry.value, &self.core.transport, self.deadline).await;
                 continue;
             }
-            let Some(embedded) = &self.local.embedded else {
-                slot.result = Some(self.local_miss("get").map(|()| None));
+            let Some(embedded) = &self.core.local.embedded else {
+                slot.result = Some(self.core.local_miss("get").map(|()| None));
                 continue;
             };
-            let result = timeout_at(deadline, slot.read_embedded(embedded, &self.transport)).await;
+            let result = timeout_at(self.deadline, slot.read_embedded(embedded, &self.core.transport)).await;
             let result = match result.unwrap_or_else(|_| Err(late())) {
-                Ok(None) => self.local_miss("get").map(|()| None),
+                Ok(None) => self.core.local_miss("get").map(|()| None),
                 result => result,
             };
             if matches!(result, Ok(Some(_))) {
-                self.counters.embedded_hits.one();
+                self.core.counters.embedded_hits.one();
             }
             slot.result = Some(result);
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mc_transfer::{LentMemory, RegisteredMemory};
 
-use super::{Destination, Got};
+use super::{Destination, Get, Got};
 use crate::{Client, Code, Error};
 
 /// One object to read into memory that is handed over.
@@ -51,7 +51,7 @@ impl Client {
             let mut lent = lend(memory).await;
             let into = |parts| Destination::whole_into(<[_]>::iter_mut(parts).map(LentMemory::buffer));
             let items = keys.into_iter().zip(&mut lent).map(|(key, parts)| (key, into(parts)));
-            let results = self.core().gets(items.collect()).await;
+            let results = Get::new(self.core()).all(items.collect()).await;
             (results, lent)
         };
         let (results, lent) = self.run("get", count, get).await;

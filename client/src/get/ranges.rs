@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Destination, Got};
+use super::{Destination, Get, Got};
 use crate::core::nonsense;
 use crate::{ByteRange, Client, Error};
 
@@ -73,7 +73,8 @@ impl Client {
         let item = |(key, ranges): &(K, Vec<ByteRange>)| {
             (Bytes::copy_from_slice(key.as_ref()), Destination::ranges(ranges.clone()))
         };
-        let results = self.run("get", items.len(), self.core().gets(items.iter().map(item).collect())).await;
+        let results =
+            self.run("get", items.len(), Get::new(self.core()).all(items.iter().map(item).collect())).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::parts))).collect()
     }
 

@@ -8,22 +8,20 @@ use tokio::time::Instant;
 use crate::call::Repeat;
 use crate::core::Core;
 
-impl Core {
-    /// Tells the leader of a store that gave bytes which don't match their checksum, in the background: the read goes on. A
-    /// report that is lost stays in the client's own log and metric.
-    pub(super) fn report_mismatch(&self, key: &Bytes, version: PutId, store: StoreId) {
-        let request = ReportMismatchRequest {
-            caller: None,
-            tenant: self.tenant.clone(),
-            key: key.clone(),
-            version: Bytes::copy_from_slice(&version.to_bytes()),
-            store_id: Bytes::copy_from_slice(&store.to_bytes()),
-        };
-        let (masters, deadline) = (self.masters.clone(), Instant::now() + self.call_timeout);
-        self.masters.runtime.spawn(async move {
-            if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
-                tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
-            }
-        });
-    }
+/// Tells the leader of a store that gave bytes which don't match their checksum, in the background: the read goes on. A
+/// report that is lost stays in the client's own log and metric.
+pub(super) fn report_mismatch(core: &Core, key: &Bytes, version: PutId, store: StoreId) {
+    let request = ReportMismatchRequest {
+        caller: None,
+        tenant: core.tenant.clone(),
+        key: key.clone(),
+        version: Bytes::copy_from_slice(&version.to_bytes()),
+        store_id: Bytes::copy_from_slice(&store.to_bytes()),
+    };
+    let (masters, deadline) = (core.masters.clone(), Instant::now() + core.call_timeout);
+    core.masters.runtime.spawn(async move {
+        if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
+            tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
+        }
+    });
 }

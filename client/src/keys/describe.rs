@@ -116,32 +116,30 @@ impl Description {
     }
 }
 
-impl Core {
-    pub(crate) async fn descriptions(&self, keys: Vec<Bytes>) -> Vec<Result<Option<Description>, Error>> {
-        let deadline = Instant::now() + self.call_timeout;
-        self.by_chunks("describe", keys, |keys| self.descriptions_of(keys, deadline)).await
-    }
+pub(crate) async fn descriptions(core: &Core, keys: Vec<Bytes>) -> Vec<Result<Option<Description>, Error>> {
+    let deadline = Instant::now() + core.call_timeout;
+    core.by_chunks("describe", keys, |keys| descriptions_of(core, keys, deadline)).await
+}
 
-    async fn descriptions_of(
-        &self,
-        keys: Vec<Bytes>,
-        deadline: Instant,
-    ) -> Vec<Result<Option<Description>, Error>> {
-        let request = BatchDescribeRequest { caller: None, tenant: self.tenant.clone(), keys };
-        let reply = match self.masters.call(&request, deadline, Repeat::Freely).await {
-            Ok(answer) => answer.reply,
-            Err(error) => return vec![Err(error.into_error("describe")); request.keys.len()],
-        };
-        if reply.results.len() != request.keys.len() {
-            return vec![Err(nonsense("describe")); request.keys.len()];
-        }
-        let read = |result: &DescribeResult| match Code::try_from(result.code) {
-            Ok(Code::Ok) => Description::read(result).map(Some).ok_or_else(|| nonsense("describe")),
-            Ok(Code::ObjectNotFound) => Ok(None),
-            _ => Err(item_error("describe", result.code)),
-        };
-        reply.results.iter().map(read).collect()
+async fn descriptions_of(
+    core: &Core,
+    keys: Vec<Bytes>,
+    deadline: Instant,
+) -> Vec<Result<Option<Description>, Error>> {
+    let request = BatchDescribeRequest { caller: None, tenant: core.tenant.clone(), keys };
+    let reply = match core.masters.call(&request, deadline, Repeat::Freely).await {
+        Ok(answer) => answer.reply,
+        Err(error) => return vec![Err(error.into_error("describe")); request.keys.len()],
+    };
+    if reply.results.len() != request.keys.len() {
+        return vec![Err(nonsense("describe")); request.keys.len()];
     }
+    let read = |result: &DescribeResult| match Code::try_from(result.code) {
+        Ok(Code::Ok) => Description::read(result).map(Some).ok_or_else(|| nonsense("describe")),
+        Ok(Code::ObjectNotFound) => Ok(None),
+        _ => Err(item_error("describe", result.code)),
+    };
+    reply.results.iter().map(read).collect()
 }
 
 impl Client {
@@ -161,6 +159,6 @@ impl Client {
         &self,
         keys: &[K],
     ) -> Vec<Result<Option<Description>, Error>> {
-        self.run("describe", keys.len(), self.core().descriptions(copied(keys))).await
+        self.run("describe", keys.len(), descriptions(self.core(), copied(keys))).await
     }
 }

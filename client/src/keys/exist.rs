@@ -103,64 +103,61 @@ impl Packed {
     }
 }
 
-impl Core {
-    pub(crate) async fn presences(&self, asked: Asked, lease: Lease) -> Vec<Result<Presence, Error>> {
-        let deadline = Instant::now() + self.call_timeout;
-        let Asked { requests, refused, count } = asked;
-        let calls: Vec<_> =
-            requests.into_iter().map(|keys| self.presences_of(keys, lease, deadline)).collect();
-        let answers: Vec<_> = futures::stream::iter(calls).buffered(IN_FLIGHT).collect().await;
-        let mut answers = answers.into_iter().flatten();
-        if refused.is_empty() {
-            return answers.collect();
-        }
-        let mut refused = refused.into_iter().peekable();
-        let result = |at| match refused.next_if(|(place, _)| *place == at) {
-            Some((_, error)) => Err(error),
-            None => answers.next().unwrap_or_else(|| Err(nonsense("exist"))),
+pub(crate) async fn presences(core: &Core, asked: Asked, lease: Lease) -> Vec<Result<Presence, Error>> {
+    let deadline = Instant::now() + core.call_timeout;
+    let Asked { requests, refused, count } = asked;
+    let calls: Vec<_> = requests.into_iter().map(|keys| presences_of(core, keys, lease, deadline)).collect();
+    let answers: Vec<_> = futures::stream::iter(calls).buffered(IN_FLIGHT).collect().await;
+    let mut answers = answers.into_iter().flatten();
+    if refused.is_empty() {
+        return answers.collect();
+    }
+    let mut refused = refused.into_iter().peekable();
+    let result = |at| match refused.next_if(|(place, _)| *place == at) {
+        Some((_, error)) => Err(error),
+        None => answers.next().unwrap_or_else(|| Err(nonsense("exist"))),
+    };
+    (0..count).map(result).collect()
+}
+
+async fn presences_of(
+    core: &Core,
+    keys: Packed,
+    lease: Lease,
+    deadline: Instant,
+) -> Vec<Result<Presence, Error>> {
+    let count = keys.lengths.len();
+    let mut packed = core.lanes.exists_packed.load(Ordering::Relaxed);
+    loop {
+        let request = BatchExistRequest {
+            tenant: core.tenant.clone(),
+            no_lease: lease == Lease::None,
+            ..keys.clone().into_request(packed)
         };
-        (0..count).map(result).collect()
-    }
-
-    async fn presences_of(
-        &self,
-        keys: Packed,
-        lease: Lease,
-        deadline: Instant,
-    ) -> Vec<Result<Presence, Error>> {
-        let count = keys.lengths.len();
-        let mut packed = self.lanes.exists_packed.load(Ordering::Relaxed);
-        loop {
-            let request = BatchExistRequest {
-                tenant: self.tenant.clone(),
-                no_lease: lease == Lease::None,
-                ..keys.clone().into_request(packed)
-            };
-            let reply = match self.lanes.exists.call(request, deadline, self.call_timeout).await.0 {
-                Ok(answer) => answer.reply,
-                Err(CallError::LocalOnly { .. }) => {
-                    let local = |key: Bytes| match self.local_size(&key) {
-                        Some(size) => Ok(Presence::Present(size)),
-                        None => self.local_miss("exist").map(|()| Presence::Absent),
-                    };
-                    return keys.keys().map(local).collect();
-                }
-                Err(CallError::Failed(error)) => return vec![Err(read_error(error)); count],
-            };
-            self.lanes.exists_packed.store(reply.packs, Ordering::Relaxed);
-            if packed && !reply.packs {
-                packed = false;
-                continue;
+        let reply = match core.lanes.exists.call(request, deadline, core.call_timeout).await.0 {
+            Ok(answer) => answer.reply,
+            Err(CallError::LocalOnly { .. }) => {
+                let local = |key: Bytes| match local_size(core, &key) {
+                    Some(size) => Ok(Presence::Present(size)),
+                    None => core.local_miss("exist").map(|()| Presence::Absent),
+                };
+                return keys.keys().map(local).collect();
             }
-            return read_presences(&reply, count).unwrap_or_else(|| vec![Err(nonsense("exist")); count]);
+            Err(CallError::Failed(error)) => return vec![Err(read_error(error)); count],
+        };
+        core.lanes.exists_packed.store(reply.packs, Ordering::Relaxed);
+        if packed && !reply.packs {
+            packed = false;
+            continue;
         }
+        return read_presences(&reply, count).unwrap_or_else(|| vec![Err(nonsense("exist")); count]);
     }
+}
 
-    /// Returns the size of the object that a get without a leader would answer with, in bytes.
-    pub(crate) fn local_size(&self, key: &[u8]) -> Option<u64> {
-        let cached = self.local.cache.any(key).map(|entry| entry.value.len() as u64);
-        cached.or_else(|| Some(self.local.embedded.as_ref()?.find(key)?.size))
-    }
+/// Returns the size of the object that a get without a leader would answer with, in bytes.
+pub(crate) fn local_size(core: &Core, key: &[u8]) -> Option<u64> {
+    let cached = core.local.cache.any(key).map(|entry| entry.value.len() as u64);
+    cached.or_else(|| Some(core.local.embedded.as_ref()?.find(key)?.size))
 }
 
 impl Client {
@@ -193,7 +190,7 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::BeingWritten | Presence::Absent => None,
         };
-        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::Grant))
+        self.run("exist", keys.len(), presences(self.core(), Asked::of(keys), Lease::Grant))
             .await
             .into_iter()
             .map(|presence| presence.map(size))
@@ -209,7 +206,7 @@ impl Client {
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
         let mut results =
-            self.run("exist", 1, self.core().presences(Asked::of(&[key.as_ref()]), Lease::Grant)).await;
+            self.run("exist", 1, presences(self.core(), Asked::of(&[key.as_ref()]), Lease::Grant)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
@@ -225,7 +222,7 @@ impl Client {
 
     /// [`peek`](Self::peek) for many keys; one result each, in order.
     pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
-        self.run("exist", keys.len(), self.core().presences(Asked::of(keys), Lease::None)).await
+        self.run("exist", keys.len(), presences(self.core(), Asked::of(keys), Lease::None)).await
     }
 }
 

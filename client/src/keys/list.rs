@@ -34,21 +34,19 @@ pub struct ListedKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListPosition(u64);
 
-impl Core {
-    pub(crate) async fn list_keys(
-        &self,
-        prefix: Bytes,
-        from: Option<ListPosition>,
-        limit: u32,
-    ) -> Result<KeyPage, Error> {
-        let from = from.map_or(0, |from| from.0);
-        let request = ListKeysRequest { caller: None, tenant: self.tenant.clone(), prefix, from, limit };
-        let deadline = Instant::now() + self.call_timeout;
-        let answer = self.masters.call(&request, deadline, Repeat::Freely).await;
-        let reply = answer.map_err(|error| error.into_error("list keys"))?.reply;
-        let keys = reply.keys.into_iter().map(|it| ListedKey { key: it.key, size: ByteSize(it.size) });
-        Ok(KeyPage { keys: keys.collect(), next: (reply.next > 0).then_some(ListPosition(reply.next)) })
-    }
+pub(crate) async fn list_keys(
+    core: &Core,
+    prefix: Bytes,
+    from: Option<ListPosition>,
+    limit: u32,
+) -> Result<KeyPage, Error> {
+    let from = from.map_or(0, |from| from.0);
+    let request = ListKeysRequest { caller: None, tenant: core.tenant.clone(), prefix, from, limit };
+    let deadline = Instant::now() + core.call_timeout;
+    let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
+    let reply = answer.map_err(|error| error.into_error("list keys"))?.reply;
+    let keys = reply.keys.into_iter().map(|it| ListedKey { key: it.key, size: ByteSize(it.size) });
+    Ok(KeyPage { keys: keys.collect(), next: (reply.next > 0).then_some(ListPosition(reply.next)) })
 }
 
 impl Client {
@@ -67,7 +65,7 @@ impl Client {
         limit: u32,
     ) -> Result<KeyPage, Error> {
         let prefix = Bytes::copy_from_slice(prefix.as_ref());
-        self.run("list keys", 1, self.core().list_keys(prefix, from, limit)).await
+        self.run("list keys", 1, list_keys(self.core(), prefix, from, limit)).await
     }
 
     /// Lists all objects of this client's tenant whose keys begin with `prefix`, in no particular order.

@@ -39,9 +39,10 @@ pub(crate) enum Fill {
     Session,
 }
 
-/// Parameters of one call for a batch of puts.
+/// A batch of puts with the parameters of its call.
 #[derive(Clone, Copy)]
-pub(crate) struct Call<'c> {
+pub(crate) struct PutBatch<'c> {
+    pub(crate) core: &'c Core,
     pub(crate) options: &'c PutOptions,
     pub(crate) fill: Fill,
     /// The values of the batch, if the caller gave them away: the cache takes them without a copy.
@@ -83,77 +84,36 @@ pub(crate) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Insta
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
-/// Returns the value for the cache.
-fn value(put: &Pending<'_>, call: Call<'_>) -> Bytes {
-    let copied = || {
-        let mut value = Vec::with_capacity(usize::try_from(put.size).unwrap_or(0));
-        put.from.iter().for_each(|buffer| buffer.append_to(&mut value));
-        value.into()
-    };
-    call.given.get(put.at).cloned().unwrap_or_else(copied)
-}
-
 /// Checks options before a master is asked.
 pub(crate) fn check_options(options: &PutOptions) -> Result<(), Error> {
     options.check().map_err(|why| Error::definite("put", Code::InvalidParams, "this client", why))
 }
 
-impl Core {
-    pub(crate) async fn puts(
-        &self,
-        items: &[PutItem<'_>],
-        options: &PutOptions,
-        fill: Fill,
-    ) -> Vec<Result<Put, Error>> {
-        let results = self.put_all(items, &[], options, fill).await;
-        self.note_results(options.mode, items.iter().map(|item| &item.key[..]).zip(&results));
+impl<'c> PutBatch<'c> {
+    /// Puts that begin now.
+    pub(crate) fn new(core: &'c Core, options: &'c PutOptions, fill: Fill) -> Self {
+        let deadline = Instant::now() + options.deadline.min(LONGEST);
+        Self { core, options, fill, given: &[], deadline }
+    }
+
+    /// Lets the cache keep these values, which are those of the batch, without a copy.
+    pub(crate) fn giving(self, given: &'c [Bytes]) -> Self {
+        Self { given, ..self }
+    }
+
+    /// Puts objects; returns one result per item, in order.
+    pub(crate) async fn put(self, items: &[PutItem<'_>]) -> Vec<Result<Put, Error>> {
+        let results = self.put_all(items).await;
+        note_results(self.core, self.options.mode, items.iter().map(|item| &item.key[..]).zip(&results));
         results
     }
 
-    /// [`Self::puts`] of values that the cache may keep.
-    pub(crate) async fn puts_given(
-        &self,
-        items: &[PutItem<'_>],
-        given: &[Bytes],
-        options: &PutOptions,
-    ) -> Vec<Result<Put, Error>> {
-        let results = self.put_all(items, given, options, Fill::Cache).await;
-        self.note_results(options.mode, items.iter().map(|item| &item.key[..]).zip(&results));
-        results
-    }
-
-    /// Counts the results of puts, each given with its key, and drops the local puts that they have overtaken.
-    pub(crate) fn note_results<'r>(
-        &self,
-        mode: PutMode,
-        results: impl Iterator<Item = (&'r [u8], &'r Result<Put, Error>)> + Clone,
-    ) {
-        if let Some(unpublished) = &self.local.unpublished {
-            // An if-absent put with an unknown outcome may have done nothing. Its key's local put stays queued, and
-            // publishing it finds out.
-            let decided = |result: &Result<Put, Error>| match result {
-                Ok(put) => *put != Put::LocalOnly,
-                Err(error) => mode == PutMode::Upsert && error.is_unknown(),
-            };
-            let keys = results.clone().filter(|(_, result)| decided(result)).map(|(key, _)| key);
-            unpublished.overtaken(keys, &self.local.cache);
-        }
-        results.for_each(|(_, result)| self.count(result));
-    }
-
-    /// [`Self::puts`] without counting the results.
-    pub(crate) async fn put_all(
-        &self,
-        items: &[PutItem<'_>],
-        given: &[Bytes],
-        options: &PutOptions,
-        fill: Fill,
-    ) -> Vec<Result<Put, Error>> {
-        if let Err(error) = check_options(options) {
+    /// [`Self::put`] without counting the results.
+    pub(crate) async fn put_all(&self, items: &[PutItem<'_>]) -> Vec<Result<Put, Error>> {
+        if let Err(error) = check_options(self.options) {
             return vec![Err(error); items.len()];
         }
-        let call = Call { options, fill, given, deadline: Instant::now() + options.deadline.min(LONGEST) };
-        let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
+        let keep = if self.options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| &item.key[..]), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
         let mut pending = Vec::with_capacity(items.len());
@@ -165,11 +125,11 @@ impl Core {
                 }
             }
         }
-        let chunks = cut(self.start_costs(&pending, options, |put| put.size));
+        let chunks = cut(self.start_costs(&pending, |put| put.size));
         let mut pending = pending.into_iter();
         let chunks: Vec<_> = chunks
             .into_iter()
-            .map(|chunk| self.put_chunk(pending.by_ref().take(chunk.len()).collect(), call))
+            .map(|chunk| self.put_chunk(pending.by_ref().take(chunk.len()).collect()))
             .collect();
         let done: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
         for (at, result) in done.into_iter().flatten() {
@@ -191,10 +151,10 @@ impl Core {
     pub(crate) fn start_costs(
         &self,
         pending: &[Pending<'_>],
-        options: &PutOptions,
         payload: impl Fn(&Pending<'_>) -> u64,
     ) -> Vec<Cost> {
-        let stores = options.preferred.len() + self.avoid.avoided(Instant::now()).len();
+        let options = self.options;
+        let stores = options.preferred.len() + self.core.avoid.avoided(Instant::now()).len();
         let cost = |put: &Pending<'_>| Cost {
             request: put.key.len()
                 + put.group.len().max(options.group.len())
@@ -203,16 +163,6 @@ impl Core {
             payload: payload(put),
         };
         pending.iter().map(cost).collect()
-    }
-
-    fn count(&self, result: &Result<Put, Error>) {
-        let counters = &self.counters;
-        match result {
-            Ok(Put::Stored) => counters.puts_stored.one(),
-            Ok(Put::AlreadyExists) => counters.puts_existing.one(),
-            Ok(Put::LocalOnly) => counters.puts_local.one(),
-            Err(_) => {}
-        }
     }
 
     fn start_item(
@@ -261,23 +211,19 @@ impl Core {
         }
     }
 
-    async fn put_chunk(&self, chunk: Vec<Pending<'_>>, call: Call<'_>) -> Vec<(usize, Result<Put, Error>)> {
-        let rounds = self.put_round(chunk, call).await;
+    async fn put_chunk(&self, chunk: Vec<Pending<'_>>) -> Vec<(usize, Result<Put, Error>)> {
+        let rounds = self.put_round(chunk).await;
         rounds.into_iter().filter_map(Round::done).collect()
     }
 
     /// Calls [`Self::put_round`], boxed because rounds are recursive.
-    fn another_round<'f, 'a: 'f>(
-        &'f self,
-        pending: Vec<Pending<'a>>,
-        call: Call<'f>,
-    ) -> BoxFuture<'f, Vec<Round<'a>>> {
-        Box::pin(self.put_round(pending, call))
+    fn another_round<'f, 'a: 'f>(&'f self, pending: Vec<Pending<'a>>) -> BoxFuture<'f, Vec<Round<'a>>> {
+        Box::pin(self.put_round(pending))
     }
 
     /// Starts, writes and ends puts. Failed puts are started once more at once, so every put is done when this returns.
-    async fn put_round<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
-        let Started { puts, granted, others, mut unended } = self.start(pending, call).await;
+    async fn put_round<'a>(&self, pending: Vec<Pending<'a>>) -> Vec<Round<'a>> {
+        let Started { puts, granted, others, mut unended } = self.start(pending).await;
         let mut writes = Writes::new();
         let mut started = Vec::with_capacity(puts.len());
         for (put, replicas) in puts {
@@ -287,50 +233,51 @@ impl Core {
             }
             started.push(Written::new(put, replicas.len(), &usable));
         }
-        let rounds = self.write_and_end(started, others, &writes, &granted, call).await;
+        let rounds = self.write_and_end(started, others, &writes, &granted).await;
         unended.settled();
         rounds
     }
 
     /// Starts puts at the leader.
-    pub(crate) async fn start<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Started<'a> {
+    pub(crate) async fn start<'a>(&self, pending: Vec<Pending<'a>>) -> Started<'a> {
         let now = Instant::now();
-        let avoid = self.avoid.avoided(now);
-        let left = call.deadline.saturating_duration_since(now).as_millis();
+        let avoid = self.core.avoid.avoided(now);
+        let left = self.deadline.saturating_duration_since(now).as_millis();
         // 0 would select the master's default.
         let left = u64::try_from(left).unwrap_or(u64::MAX).max(1);
         let ids = id_bytes(pending.iter().map(|put| put.put));
-        let item = |(put, id)| self.start_item(put, id, call.options, left, &avoid);
+        let item = |(put, id)| self.start_item(put, id, self.options, left, &avoid);
         let items: Vec<_> = pending.iter().zip(ids).map(item).collect();
-        let near = match call.options.near {
+        let near = match self.options.near {
             Near::Any => mc_proto::v1::Near::Any,
             Near::Client => mc_proto::v1::Near::Caller,
             Near::EachOther => mc_proto::v1::Near::EachOther,
         };
         let request = BatchPutStartRequest {
-            tenant: self.tenant.clone(),
+            tenant: self.core.tenant.clone(),
             items,
-            preferred_names: call.options.preferred_names.clone(),
+            preferred_names: self.options.preferred_names.clone(),
             near: near.into(),
             ..BatchPutStartRequest::default()
         };
         let bytes = pending.iter().map(|put| put.size).sum::<u64>();
-        let lane = if bytes <= JOINED_MOST { &self.lanes.starts } else { &self.lanes.large_starts };
-        let start = lane.call(request, call.deadline, self.call_timeout);
-        let (answer, mut unended) = self.counters.put_start_ns.time(start).await;
+        let lane = if bytes <= JOINED_MOST { &self.core.lanes.starts } else { &self.core.lanes.large_starts };
+        let start = lane.call(request, self.deadline, self.core.call_timeout);
+        let (answer, mut unended) = self.core.counters.put_start_ns.time(start).await;
         let none =
             |others| Started { puts: Vec::new(), granted: Vec::new(), others, unended: Unended::none() };
         let answer = match answer {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
             Ok(_) => return none(Round::fail_all(pending, &nonsense("put start"))),
             // Puts that may have been started are revoked with `unended`.
-            Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending, call).await),
+            Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending).await),
             Err(CallError::Failed(error)) => {
                 let error = Error { outcome: crate::Outcome::Definite, ..error };
                 return none(Round::fail_all(pending, &error));
             }
         };
-        let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
+        let granted =
+            grants(self.core.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
         let refused =
             Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
         let mut started = Started {
@@ -344,7 +291,7 @@ impl Core {
                 started.puts.push((put, result.replicas));
             } else {
                 if result.code == Code::PutGone as i32 {
-                    self.revokes.add(&[put.put]);
+                    self.core.revokes.add(&[put.put]);
                 }
                 started.others.push(Round::not_started(put, result.code, &avoid, &refused));
             }
@@ -366,7 +313,6 @@ impl Core {
         not_started: Vec<Round<'a>>,
         writes: &Writes,
         granted: &[Option<Granted>],
-        call: Call<'_>,
     ) -> Vec<Round<'a>> {
         let began = Instant::now();
         let mut writing = FuturesUnordered::new();
@@ -379,8 +325,8 @@ impl Core {
             let ops = targets.iter().map(op).collect();
             let alone = targets.iter().all(|(put, ..)| started[*put].untried == 1);
             let kept = if alone { KEPT_FOR_THE_END } else { KEPT_FOR_THE_OTHERS };
-            let write_by = write_by(began, call.deadline, kept);
-            writing.push(async move { (targets, self.write_to(to, ops, Seal::Yes, write_by).await) });
+            let write_by = write_by(began, self.deadline, kept);
+            writing.push(async move { (targets, self.core.write_to(to, ops, Seal::Yes, write_by).await) });
         }
         let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
         let mut ending: FuturesUnordered<BoxFuture<'_, Vec<Round<'a>>>> = FuturesUnordered::new();
@@ -394,8 +340,8 @@ impl Core {
             if puts.iter().flatten().any(is_tried) {
                 if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
                     let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
-                    self.counters.put_write_ns.add(began.elapsed());
-                    ending.push(Box::pin(self.finish(tried.collect(), call)));
+                    self.core.counters.put_write_ns.add(began.elapsed());
+                    ending.push(Box::pin(self.finish(tried.collect())));
                     end_at = None;
                 } else {
                     end_at = end_at.or(Some(now + STRAGGLE));
@@ -420,7 +366,7 @@ impl Core {
                         }
                     }
                     if !again.is_empty() {
-                        ending.push(self.another_round(again, call));
+                        ending.push(self.another_round(again));
                     }
                 }
                 () = sleep_until(end_at.unwrap_or(now)), if end_at.is_some() => {}
@@ -442,11 +388,11 @@ impl Core {
             // counts.
             Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
                 put.checksum = Some(checksum.0);
-                let embedded = self.local.embedded.as_ref();
+                let embedded = self.core.local.embedded.as_ref();
                 let spot =
                     embedded.and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
                 put.pending.spot = spot.or(put.pending.spot);
-                self.counters.bytes_written.add(put.pending.size);
+                self.core.counters.bytes_written.add(put.pending.size);
             }
             Ok(_) => put.failed.push((number, place.store)),
             Err(error) => {
@@ -459,19 +405,19 @@ impl Core {
     }
 
     /// Ends the puts with a written replica, and revokes the others.
-    async fn finish<'a>(&self, tried: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    async fn finish<'a>(&self, tried: Vec<Written<'a>>) -> Vec<Round<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
             tried.into_iter().partition(|put| put.checksum.is_some());
-        self.revokes.add(&unwritten.iter().map(|put| put.pending.put).collect::<Vec<_>>());
+        self.core.revokes.add(&unwritten.iter().map(|put| put.pending.put).collect::<Vec<_>>());
         let mut rounds: Vec<_> =
-            unwritten.into_iter().map(|put| Round::elsewhere(put, call.deadline)).collect();
+            unwritten.into_iter().map(|put| Round::elsewhere(put, self.deadline)).collect();
         if !written.is_empty() {
-            rounds.extend(self.end(written, call).await);
+            rounds.extend(self.end(written).await);
         }
         rounds
     }
 
-    pub(crate) async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    pub(crate) async fn end<'a>(self, written: Vec<Written<'a>>) -> Vec<Round<'a>> {
         let ids = id_bytes(written.iter().map(|put| put.pending.put));
         let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,
@@ -480,19 +426,19 @@ impl Core {
             failed_replicas: put.failed.iter().map(|(number, _)| *number).collect(),
         });
         let request =
-            BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
+            BatchPutEndRequest { caller: None, tenant: self.core.tenant.clone(), items: items.collect() };
         let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
-        let end = self.lanes.ends.call(request, call.deadline, self.call_timeout);
-        let answer = match self.counters.put_end_ns.time(end).await.0 {
+        let end = self.core.lanes.ends.call(request, self.deadline, self.core.call_timeout);
+        let answer = match self.core.counters.put_end_ns.time(end).await.0 {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
             Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
             Err(error) => {
                 // Certainly not ended, and never will be: a session alone can be finished later.
-                if call.fill != Fill::Session && !error.is_unknown() {
-                    self.revokes.add(&puts.iter().map(|put| put.put).collect::<Vec<_>>());
+                if self.fill != Fill::Session && !error.is_unknown() {
+                    self.core.revokes.add(&puts.iter().map(|put| put.put).collect::<Vec<_>>());
                 }
                 return match error {
-                    CallError::LocalOnly { sent: false } => self.keep_all(puts, call).await,
+                    CallError::LocalOnly { sent: false } => self.keep_all(puts).await,
                     error => Round::fail_all(puts, &error.into_error("put end")),
                 };
             }
@@ -502,7 +448,7 @@ impl Core {
         for (put, result) in puts.into_iter().zip(answer.reply.results) {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
-                    self.fill(&put, call);
+                    self.fill(&put);
                     rounds.push(Round::Done(put.at, Ok(Put::Stored)));
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
@@ -511,9 +457,9 @@ impl Core {
                 // `TRANSFER_FAIL`: all stores that it was written to were unmounted before. It never made an object, whichever
                 // try was answered, so it is put again.
                 Ok(code @ (Code::PutGone | Code::TransferFail))
-                    if (code == Code::TransferFail || call.options.mode == PutMode::IfAbsent)
+                    if (code == Code::TransferFail || self.options.mode == PutMode::IfAbsent)
                         && !put.again
-                        && Instant::now() < call.deadline =>
+                        && Instant::now() < self.deadline =>
                 {
                     rounds.push(Round::Again(put.another()));
                 }
@@ -521,7 +467,7 @@ impl Core {
             }
         }
         if !open.is_empty() {
-            rounds.extend(self.settle(open, call).await);
+            rounds.extend(self.settle(open).await);
         }
         rounds
     }
@@ -530,17 +476,21 @@ impl Core {
     ///
     /// An if-absent put is stored if the key's current object has the put's id. The outcome of any other put stays
     /// unknown.
-    async fn settle<'a>(&self, open: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    async fn settle<'a>(&self, open: Vec<Pending<'a>>) -> Vec<Round<'a>> {
         let mut versions = vec![None; open.len()];
-        if call.options.mode == PutMode::IfAbsent {
+        if self.options.mode == PutMode::IfAbsent {
             let keys = open.iter().map(|put| put.key.clone()).collect();
             let request = BatchGetRequest {
-                tenant: self.tenant.clone(),
+                tenant: self.core.tenant.clone(),
                 keys,
                 reads_doubtful: true,
                 ..BatchGetRequest::default()
             };
-            let answer = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely).await;
+            let answer = self
+                .core
+                .masters
+                .call(&request, self.core.call_deadline(self.deadline), Repeat::Freely)
+                .await;
             for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
             {
                 *version = PutId::from_bytes(&result.version);
@@ -548,7 +498,7 @@ impl Core {
         }
         let settled = open.into_iter().zip(versions).map(|(put, version)| {
             if version == Some(put.put) {
-                self.fill(&put, call);
+                self.fill(&put);
                 return Round::Done(put.at, Ok(Put::Stored));
             }
             let why = "an earlier try to end the put got no answer, and the masters no longer know the put";
@@ -558,81 +508,120 @@ impl Core {
     }
 
     /// Notes a stored put in the embedded store's account, and caches its value or drops the cached older version.
-    fn fill(&self, put: &Pending<'_>, call: Call<'_>) {
-        if let Some(embedded) = &self.local.embedded {
+    fn fill(&self, put: &Pending<'_>) {
+        if let Some(embedded) = &self.core.local.embedded {
             embedded.note(&put.key, put.spot);
         }
-        if !matches!(call.fill, Fill::Nothing | Fill::Session) && self.local.cache.holds(put.size) {
-            self.local.cache.insert(&put.key, put.put, value(put, call));
+        if !matches!(self.fill, Fill::Nothing | Fill::Session) && self.core.local.cache.holds(put.size) {
+            self.core.local.cache.insert(&put.key, put.put, self.value(put));
         } else {
             // An older version is useless now.
-            self.local.cache.remove(&put.key);
+            self.core.local.cache.remove(&put.key);
         }
     }
 
     /// Keeps if-absent puts in the local cache in local-only mode, queued for publishing if that is on.
-    async fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
-        if call.fill == Fill::Publish {
+    async fn keep_all<'a>(&self, pending: Vec<Pending<'a>>) -> Vec<Round<'a>> {
+        if self.fill == Fill::Publish {
             return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
         }
-        if call.fill == Fill::Session {
+        if self.fill == Fill::Session {
             let why = "no leader is in reach, and a session keeps nothing locally";
             let error = Error::definite("put session", Code::NoLeader, "this client", why);
             return Round::fail_all(pending, &error);
         }
-        let options = Arc::new(call.options.clone());
+        let options = Arc::new(self.options.clone());
         let mut rounds = Vec::with_capacity(pending.len());
         for put in pending {
-            rounds.push(Round::Done(put.at, self.keep(&put, &options, call).await));
+            rounds.push(Round::Done(put.at, self.keep(&put, &options).await));
         }
         rounds
     }
 
     /// Keeps an if-absent put in the local cache. A value that this client has of the key stays.
-    async fn keep(&self, put: &Pending<'_>, options: &Arc<PutOptions>, call: Call<'_>) -> Result<Put, Error> {
-        if call.options.mode == PutMode::Upsert {
+    async fn keep(&self, put: &Pending<'_>, options: &Arc<PutOptions>) -> Result<Put, Error> {
+        if self.options.mode == PutMode::Upsert {
             let why = "no leader is in reach, and an upsert cannot be kept locally";
             return Err(Error::definite("upsert", Code::NoLeader, "this client", why));
         }
-        if !self.local.cache.holds(put.size) {
+        if !self.core.local.cache.holds(put.size) {
             let why = "no leader is in reach, and the local cache is off or too small for the value";
             return Err(Error::definite("put", Code::NoLeader, "this client", why));
         }
-        let embedded = self.local.embedded.as_ref();
+        let embedded = self.core.local.embedded.as_ref();
         let has_value = || {
             embedded.is_some_and(|here| here.find(&put.key).is_some())
-                || self.local.cache.any(&put.key).is_some()
+                || self.core.local.cache.any(&put.key).is_some()
         };
         if has_value() {
             return Ok(Put::LocalOnly);
         }
-        let copied = self.copied_from_device(put, call).await?;
-        let value = || copied.unwrap_or_else(|| value(put, call));
-        match &self.local.unpublished {
+        let copied = self.copied_from_device(put).await?;
+        let value = || copied.unwrap_or_else(|| self.value(put));
+        match &self.core.local.unpublished {
             // Another put may have been kept during the copy.
             _ if has_value() => {}
             Some(unpublished) => {
                 let options = Arc::clone(options);
                 let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
-                unpublished.keep(local, value, &self.local.cache, &self.counters);
+                unpublished.keep(local, value, &self.core.local.cache, &self.core.counters);
             }
-            None => self.local.cache.insert(&put.key, put.put, value()),
+            None => self.core.local.cache.insert(&put.key, put.put, value()),
         }
         Ok(Put::LocalOnly)
     }
 
     /// Returns a copy of a value of which some is in memory of a device; `None` of another one.
-    async fn copied_from_device(&self, put: &Pending<'_>, call: Call<'_>) -> Result<Option<Bytes>, Error> {
+    async fn copied_from_device(&self, put: &Pending<'_>) -> Result<Option<Bytes>, Error> {
         if !put.from.iter().any(WriteBuffer::is_of_device) {
             return Ok(None);
         }
-        match timeout_at(call.deadline, self.transport.copy(put.from)).await {
+        match timeout_at(self.deadline, self.core.transport.copy(put.from)).await {
             Ok(copied) => Ok(Some(copied.map_err(|why| device_error("put", &why))?.into())),
             Err(_) => {
                 let why = "the value was not copied from the GPU by the deadline";
                 Err(Error::definite("put", Code::RpcTimeout, "this client", why))
             }
         }
+    }
+
+    /// Returns the value for the cache.
+    fn value(&self, put: &Pending<'_>) -> Bytes {
+        let copied = || {
+            let mut value = Vec::with_capacity(usize::try_from(put.size).unwrap_or(0));
+            put.from.iter().for_each(|buffer| buffer.append_to(&mut value));
+            value.into()
+        };
+        self.given.get(put.at).cloned().unwrap_or_else(copied)
+    }
+}
+
+/// Counts the results of puts, each given with its key, and drops the local puts that they have overtaken.
+pub(crate) fn note_results<'r>(
+    core: &Core,
+    mode: PutMode,
+    results: impl Iterator<Item = (&'r [u8], &'r Result<Put, Error>)> + Clone,
+) {
+    if let Some(unpublished) = &core.local.unpublished {
+        // An if-absent put with an unknown outcome may have done nothing. Its key's local put stays queued, and
+        // publishing it finds out.
+        let decided = |result: &Result<Put, Error>| match result {
+            Ok(put) => *put != Put::LocalOnly,
+            Err(error) => mode == PutMode::Upsert && error.is_unknown(),
+        };
+        let keys = results.clone().filter(|(_, result)| decided(result)).map(|(key, _)| key);
+        unpublished.overtaken(keys, &core.local.cache);
+    }
+    results.for_each(|(_, result)| count(core, result));
+}
+
+fn count(core: &Core, result: &Result<Put, Error>) {
+    let counters = &core.counters;
+    match result {
+        Ok(Put::Stored) => counters.puts_stored.one(),
+        Ok(Put::AlreadyExists) => counters.puts_existing.one(),
+        Ok(Put::LocalOnly) => counters.puts_local.one(),
+        Err(_) => {}
     }
 }
 

@@ -8,7 +8,7 @@ mod round;
 pub use calls::PutFrom;
 
 pub(crate) use engine::{
-    Call, Fill, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, STRAGGLE, check_options, write_by,
+    Fill, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, PutBatch, STRAGGLE, check_options, note_results, write_by,
 };
 pub(crate) use publish::publish;
 #[cfg(feature = "testing")]

@@ -9,22 +9,33 @@ use super::open_put::{OpenPut, WRITE};
 use super::seals;
 use crate::core::{Core, Cost, IN_FLIGHT, cut, nonsense};
 use crate::local::Spot;
-use crate::put::{Call, Fill, Round, Written};
+use crate::put::{Fill, PutBatch, Round, Written, note_results};
 use crate::{Error, Put, PutMode, PutOptions};
 
 /// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.
 const END_ITEM_BYTES: usize = 100;
 const MODES: [PutMode; 2] = [PutMode::IfAbsent, PutMode::Upsert];
 
-impl Core {
+/// Ends put sessions.
+#[derive(Clone, Copy)]
+pub(super) struct Finish<'p> {
+    core: &'p Core,
+    puts: &'p [&'p OpenPut],
+}
+
+impl<'p> Finish<'p> {
+    pub(super) fn new(core: &'p Core, puts: &'p [&'p OpenPut]) -> Self {
+        Self { core, puts }
+    }
+
     /// Ends puts whose objects are complete, which makes them visible. The others fail and stay open.
-    pub(crate) async fn finish_puts(&self, puts: &[&OpenPut]) -> Vec<Result<Put, Error>> {
-        let mut results = vec![None; puts.len()];
-        let (mut seals, mut ending) = (seals::begin(self, puts), FuturesUnordered::new());
+    pub(super) async fn run(self) -> Vec<Result<Put, Error>> {
+        let mut results = vec![None; self.puts.len()];
+        let (mut seals, mut ending) = (seals::begin(self.core, self.puts), FuturesUnordered::new());
         loop {
             tokio::select! {
                 biased;
-                Some(sealed) = seals.next() => ending.push(self.end_puts(puts, sealed)),
+                Some(sealed) = seals.next() => ending.push(self.end(sealed)),
                 Some(ended) = ending.next() => {
                     for (at, result) in ended {
                         results[at] = Some(result);
@@ -36,19 +47,19 @@ impl Core {
         let results: Vec<_> =
             results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(WRITE)))).collect();
         for mode in MODES {
-            let of_mode = puts.iter().zip(&results).filter(|(put, _)| put.mode == mode);
-            self.note_results(mode, of_mode.map(|(put, result)| (&put.key[..], result)));
+            let of_mode = self.puts.iter().zip(&results).filter(|(put, _)| put.mode == mode);
+            note_results(self.core, mode, of_mode.map(|(put, result)| (&put.key[..], result)));
         }
         results
     }
 
     /// Ends those of the puts that are sealed.
-    async fn end_puts(&self, puts: &[&OpenPut], sealed: Vec<usize>) -> Vec<(usize, Result<Put, Error>)> {
+    async fn end(&self, sealed: Vec<usize>) -> Vec<(usize, Result<Put, Error>)> {
         let now = Instant::now();
         let mut results = Vec::with_capacity(sealed.len());
         let mut written = [Vec::new(), Vec::new()];
         for at in sealed {
-            let put = puts[at];
+            let put = self.puts[at];
             match put.complete(at, now) {
                 Ok(mut done) => {
                     done.pending.spot = self.spot(put, &done);
@@ -70,13 +81,16 @@ impl Core {
             let mut written = written.into_iter();
             for chunk in chunks {
                 let chunk: Vec<_> = written.by_ref().take(chunk.len()).collect();
-                let deadline = chunk.iter().map(|put| puts[put.pending.at].deadline).max().unwrap_or(now);
-                ends.push(self.end(chunk, Call { options, fill: Fill::Session, given: &[], deadline }));
+                let deadline =
+                    chunk.iter().map(|put| self.puts[put.pending.at].deadline).max().unwrap_or(now);
+                ends.push(
+                    PutBatch { deadline, ..PutBatch::new(self.core, options, Fill::Session) }.end(chunk),
+                );
             }
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
         for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
-            results.push((at, puts[at].ended(result)));
+            results.push((at, self.puts[at].ended(result)));
         }
         results
     }
@@ -85,6 +99,6 @@ impl Core {
     fn spot(&self, put: &OpenPut, written: &Written<'_>) -> Option<Spot> {
         let whole = |number: u32| !written.failed.iter().any(|(failed, _)| *failed == number);
         let places = put.replicas.iter().filter(|(number, _)| whole(*number)).map(|(_, place)| place);
-        self.local.embedded.as_ref()?.spot(put.size, Checksum(written.checksum?), places)
+        self.core.local.embedded.as_ref()?.spot(put.size, Checksum(written.checksum?), places)
     }
 }

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use mc_types::PutId;
 
-use super::renewal::Opened;
+use super::renewal::{Opened, SessionReads};
 use crate::core::nonsense;
 use crate::get::Destination;
 use crate::{ByteRange, Client, Error, RangeInto};
@@ -66,7 +66,7 @@ impl GetSession {
     /// read now. A read changes nothing, so its outcome is always definite.
     pub async fn read(&self, range: ByteRange) -> Result<Bytes, Error> {
         let read = vec![(&*self.opened.pinned, Destination::ranges(vec![range]))];
-        let read = self.client.core().read_pinned(read);
+        let read = SessionReads::new(self.client.core()).read(read);
         let read = self.client.run("get session read", 1, read).await.pop();
         let read = read.and_then(|result| match result {
             Ok(got) => got.parts()?.pop().map(Ok),
@@ -81,7 +81,11 @@ impl GetSession {
     /// As for [`read`](Self::read). The content of the memory is then unspecified.
     pub async fn read_into(&self, ranges: &mut [RangeInto<'_>]) -> Result<usize, Error> {
         let read = vec![(&*self.opened.pinned, RangeInto::destination(ranges))];
-        let read = self.client.run("get session read", 1, self.client.core().read_pinned(read)).await.pop();
+        let read = self
+            .client
+            .run("get session read", 1, SessionReads::new(self.client.core()).read(read))
+            .await
+            .pop();
         read.unwrap_or_else(|| Err(nonsense("get session"))).map(|got| got.len())
     }
 }
@@ -103,7 +107,7 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<Option<GetSession>, Error>> {
         let copied = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
-        let open = self.core().open_gets(copied, self.closed());
+        let open = SessionReads::new(self.core()).open(copied, self.closed());
         let opened = self.run("get session", keys.len(), open).await;
         let session = |opened| GetSession { client: self.clone(), opened };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
@@ -122,7 +126,8 @@ impl Client {
         items: impl Iterator<Item = (&'a GetSession, Destination<'a>)>,
     ) -> Vec<Result<usize, Error>> {
         let reads: Vec<_> = items.map(|(session, into)| (&*session.opened.pinned, into)).collect();
-        let results = self.run("get session read", reads.len(), self.core().read_pinned(reads)).await;
+        let results =
+            self.run("get session read", reads.len(), SessionReads::new(self.core()).read(reads)).await;
         results.into_iter().map(|result| result.map(|got| got.len())).collect()
     }
 }

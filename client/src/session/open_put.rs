@@ -13,7 +13,7 @@ use super::coverage::Coverage;
 use crate::call::Unended;
 use crate::core::error_of_this_client;
 use crate::placement::{Granted, Place, places};
-use crate::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, Pending, Written, write_by};
+use crate::put::{KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, Pending, PutBatch, Written, write_by};
 use crate::{ByteRange, Error, Put, PutMode};
 
 /// Name of the step in error texts.
@@ -65,7 +65,7 @@ impl OpenPut {
         replicas: &[Replica],
         granted: &Arc<Vec<Option<Granted>>>,
         unended: Unended,
-        call: Call<'_>,
+        batch: &PutBatch<'_>,
     ) -> Result<Self, Error> {
         let usable: Vec<_> = places(replicas, granted, put.size).collect();
         let (id, key, size) = (put.put, put.key.clone(), put.size);
@@ -75,11 +75,11 @@ impl OpenPut {
             id,
             key,
             size,
-            mode: call.options.mode,
+            mode: batch.options.mode,
             granted: Arc::clone(granted),
             replicas: usable,
             placed: replicas.len(),
-            deadline: call.deadline,
+            deadline: batch.deadline,
             progress: Mutex::new(Progress {
                 coverage: Coverage::new(size),
                 failed,

@@ -2,8 +2,10 @@ use bytes::Bytes;
 use mc_transfer::WriteBuffer;
 use mc_types::PutId;
 
+use super::finish::Finish;
 use super::open_put::OpenPut;
-use super::range_write::RangeWrite;
+use super::range_write::{RangeWrite, write_ranges};
+use super::start::SessionStarts;
 use crate::core::nonsense;
 use crate::{Client, Error, Put, PutOptions};
 
@@ -130,7 +132,7 @@ impl Client {
         options: &PutOptions,
     ) -> Vec<Result<Option<PutSession>, Error>> {
         let item = |(key, size): &(K, u64)| (Bytes::copy_from_slice(key.as_ref()), *size);
-        let open = self.core().open_puts(items.iter().map(item).collect(), options);
+        let open = SessionStarts::new(self.core(), options).open(items.iter().map(item).collect());
         let opened = self.run("put session", items.len(), open).await;
         let session = |put| PutSession { client: self.clone(), put };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
@@ -155,7 +157,7 @@ impl Client {
     ) -> Vec<Result<usize, Error>> {
         let writes: Vec<_> =
             items.map(|(session, ranges)| RangeWrite { put: &session.put, ranges }).collect();
-        self.run("put session write", writes.len(), self.core().write_ranges(&writes)).await
+        self.run("put session write", writes.len(), write_ranges(self.core(), &writes)).await
     }
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
@@ -168,7 +170,7 @@ impl Client {
         sessions: impl IntoIterator<Item = &PutSession>,
     ) -> Vec<Result<Put, Error>> {
         let puts: Vec<&OpenPut> = sessions.into_iter().map(|session| &session.put).collect();
-        self.run("put session finish", puts.len(), self.core().finish_puts(&puts)).await
+        self.run("put session finish", puts.len(), Finish::new(self.core(), &puts).run()).await
     }
 
     /// [Aborts](PutSession::abort) many sessions of this client.

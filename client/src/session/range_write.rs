@@ -77,48 +77,46 @@ impl Drop for BeingWritten<'_> {
     }
 }
 
-impl Core {
-    /// Writes ranges to all replicas, with one call for each store. The result of each item is its number of bytes.
-    pub(crate) async fn write_ranges(&self, items: &[RangeWrite<'_>]) -> Vec<Result<usize, Error>> {
-        let began = Instant::now();
-        let mut batch = Batch::default();
-        let mut begun = Vec::new();
-        let mut being_written = BeingWritten { core: self, ranges: Vec::new() };
-        let mut results = Vec::with_capacity(items.len());
-        for (at, item) in items.iter().enumerate() {
-            let (ranges, replicas) = match item.begin(began) {
-                Ok(begun) => begun,
-                Err(error) => {
-                    results.push(Err(error));
-                    continue;
-                }
-            };
-            results.push(Ok(item.len()));
-            for (range, from) in ranges {
-                for (number, place) in &replicas {
-                    batch.add(item.put, began, (at, *number, range.offset), *place, from.clone());
-                }
-                begun.push((at, range));
-                being_written.ranges.push((item.put, range, from));
+/// Writes ranges to all replicas, with one call for each store. The result of each item is its number of bytes.
+pub(crate) async fn write_ranges(core: &Core, items: &[RangeWrite<'_>]) -> Vec<Result<usize, Error>> {
+    let began = Instant::now();
+    let mut batch = Batch::default();
+    let mut begun = Vec::new();
+    let mut being_written = BeingWritten { core, ranges: Vec::new() };
+    let mut results = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        let (ranges, replicas) = match item.begin(began) {
+            Ok(begun) => begun,
+            Err(error) => {
+                results.push(Err(error));
+                continue;
             }
-        }
-        let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
-        for ((at, replica, offset), result) in batch.write(self).await {
-            answers.entry((at, offset)).or_default().push((replica, result));
-        }
-        // From here on nothing waits, so the call can't be dropped.
-        being_written.ranges.clear();
-        if !begun.is_empty() {
-            self.counters.put_write_ns.add(began.elapsed());
-        }
-        for (at, range) in begun {
-            let answers = answers.remove(&(at, range.offset)).unwrap_or_default();
-            let written = answers.iter().filter(|(_, result)| result.is_ok()).count() as u64;
-            self.counters.bytes_written.add(written.saturating_mul(range.len));
-            if let Err(error) = items[at].put.wrote(range, answers) {
-                results[at] = Err(error);
+        };
+        results.push(Ok(item.len()));
+        for (range, from) in ranges {
+            for (number, place) in &replicas {
+                batch.add(item.put, began, (at, *number, range.offset), *place, from.clone());
             }
+            begun.push((at, range));
+            being_written.ranges.push((item.put, range, from));
         }
-        results
     }
+    let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
+    for ((at, replica, offset), result) in batch.write(core).await {
+        answers.entry((at, offset)).or_default().push((replica, result));
+    }
+    // From here on nothing waits, so the call can't be dropped.
+    being_written.ranges.clear();
+    if !begun.is_empty() {
+        core.counters.put_write_ns.add(began.elapsed());
+    }
+    for (at, range) in begun {
+        let answers = answers.remove(&(at, range.offset)).unwrap_or_default();
+        let written = answers.iter().filter(|(_, result)| result.is_ok()).count() as u64;
+        core.counters.bytes_written.add(written.saturating_mul(range.len));
+        if let Err(error) = items[at].put.wrote(range, answers) {
+            results[at] = Err(error);
+        }
+    }
+    results
 }

@@ -15,7 +15,7 @@ use super::RENEWED_FOR;
 use super::pinned::{Pinned, READ};
 use crate::Error;
 use crate::core::{Core, IN_FLIGHT, key_chunks, nonsense};
-use crate::get::{ASK_AGAIN, Destination, Got, Slot};
+use crate::get::{ASK_AGAIN, Destination, Get, Got, Slot};
 use crate::placement::Granted;
 
 /// Shortest and longest pause between renewals that fail.
@@ -36,27 +36,35 @@ struct Group<'g, 'a> {
     slots: Vec<&'g mut Slot<'a>>,
 }
 
-impl Core {
+/// Opens and reads get sessions until a deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionReads<'c> {
+    get: Get<'c>,
+}
+
+impl<'c> SessionReads<'c> {
+    /// Calls that begin now.
+    pub(crate) fn new(core: &'c Core) -> Self {
+        Self { get: Get::new(core) }
+    }
+
     /// Opens a session for each key that the pool has, with one call to the leader for up to 4,096 keys. Leases are
     /// renewed until the sessions are dropped or `closed`.
-    pub(crate) async fn open_gets(
-        &self,
+    pub(crate) async fn open(
+        self,
         keys: Vec<Bytes>,
         closed: &CancellationToken,
     ) -> Vec<Result<Option<Opened>, Error>> {
-        let deadline = Instant::now() + self.get_timeout;
-        let opened = self.by_chunks(READ, keys, |keys| self.pin(keys, closed.child_token(), deadline)).await;
-        opened.iter().filter(|result| matches!(result, Ok(None))).for_each(|_| self.counters.misses.one());
+        let opened = self.get.core.by_chunks(READ, keys, |keys| self.pin(keys, closed.child_token())).await;
+        opened
+            .iter()
+            .filter(|result| matches!(result, Ok(None)))
+            .for_each(|_| self.get.core.counters.misses.one());
         opened
     }
 
-    async fn pin(
-        &self,
-        keys: Vec<Bytes>,
-        renewals: CancellationToken,
-        deadline: Instant,
-    ) -> Vec<Result<Option<Opened>, Error>> {
-        let mut answer = match self.locate(keys.clone(), deadline).await {
+    async fn pin(&self, keys: Vec<Bytes>, renewals: CancellationToken) -> Vec<Result<Option<Opened>, Error>> {
+        let mut answer = match self.get.locate(keys.clone()).await {
             Ok(answer) => answer,
             Err(error) => return vec![Err(error.into_error(READ)); keys.len()],
         };
@@ -68,23 +76,23 @@ impl Core {
             .map(|(key, result)| {
                 let pinned = Pinned::new(key, result, &granted, &answer, until)?;
                 if pinned.is_none() {
-                    self.pool_miss(READ, result)?;
+                    self.get.core.pool_miss(READ, result)?;
                 }
                 Ok(pinned.map(Arc::new))
             })
             .collect();
         let pins: Vec<Weak<Pinned>> = pinned.iter().flatten().flatten().map(Arc::downgrade).collect();
-        let renewing = renewals.clone().run_until_cancelled_owned(renew(self.clone(), pins, until));
-        self.masters.runtime.spawn(renewing);
+        let renewing = renewals.clone().run_until_cancelled_owned(renew(self.get.core.clone(), pins, until));
+        self.get.core.masters.runtime.spawn(renewing);
         let renewals = Arc::new(renewals.drop_guard());
         let opened = |pinned| Opened { pinned, _renewals: Arc::clone(&renewals) };
         pinned.into_iter().map(|result| Ok(result?.map(opened))).collect()
     }
 
     /// Renews leases with one call to the leader; at most [`mc_types::MAX_ITEMS`] of them.
-    async fn renew(&self, pins: &[&Pinned], deadline: Instant) -> Vec<Result<(), Error>> {
+    async fn renew(&self, pins: &[&Pinned]) -> Vec<Result<(), Error>> {
         let keys = pins.iter().map(|pin| pin.key.clone()).collect();
-        let mut answer = match self.locate(keys, deadline).await {
+        let mut answer = match self.get.locate(keys).await {
             Ok(answer) => answer,
             Err(error) => return vec![Err(error.into_error(READ)); pins.len()],
         };
@@ -94,11 +102,7 @@ impl Core {
     }
 
     /// Reads parts of pinned versions.
-    pub(crate) async fn read_pinned<'a>(
-        &self,
-        items: Vec<(&Pinned, Destination<'a>)>,
-    ) -> Vec<Result<Got, Error>> {
-        let deadline = Instant::now() + self.get_timeout;
+    pub(crate) async fn read<'a>(self, items: Vec<(&Pinned, Destination<'a>)>) -> Vec<Result<Got, Error>> {
         let (pins, mut slots): (Vec<&Pinned>, Vec<Slot<'a>>) = items
             .into_iter()
             .map(|(pin, destination)| (pin, Slot::new(pin.key.clone(), destination)))
@@ -106,13 +110,13 @@ impl Core {
         let (mut rest, mut chunks) = (slots.as_mut_slice(), Vec::new());
         for range in key_chunks(pins.iter().map(|pin| pin.key.len())) {
             let (chunk, after) = rest.split_at_mut(range.len());
-            chunks.push(self.read_pinned_chunk(&pins[range], chunk, deadline));
+            chunks.push(self.read_chunk(&pins[range], chunk));
             rest = after;
         }
         futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
         let result = |slot: Slot<'_>| match slot.result {
             Some(Ok(Some(got))) => {
-                self.counters.hits.one();
+                self.get.core.counters.hits.one();
                 Ok(got)
             }
             Some(Ok(None)) => {
@@ -127,11 +131,11 @@ impl Core {
 
     /// Reads with the placements at hand. It asks the leader only about versions whose lease is over or that could not
     /// be read.
-    async fn read_pinned_chunk(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], deadline: Instant) {
+    async fn read_chunk(&self, pins: &[&Pinned], slots: &mut [Slot<'_>]) {
         let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
         let mut first = true;
         while slots.iter().any(|slot| slot.result.is_none()) {
-            self.renew_stale(pins, slots, first, deadline).await;
+            self.renew_stale(pins, slots, first).await;
             first = false;
             let mut groups: Vec<Group<'_, '_>> = Vec::new();
             for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {
@@ -142,7 +146,7 @@ impl Core {
                         continue;
                     }
                 };
-                self.expect(slot, placement.object, deadline).await;
+                self.get.expect(slot, placement.object).await;
                 let group = groups.iter_mut().find(|group| Arc::ptr_eq(&group.granted, &placement.granted));
                 match group {
                     Some(group) => group.slots.push(slot),
@@ -155,16 +159,16 @@ impl Core {
             }
             let rounds = groups
                 .iter_mut()
-                .map(|Group { granted, lease, slots }| self.read_round(slots, granted, *lease, deadline));
+                .map(|Group { granted, lease, slots }| self.get.read_round(slots, granted, *lease));
             if join_all(rounds).await.contains(&true) {
-                sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
+                sleep(pace.wait().min(self.get.deadline.saturating_duration_since(Instant::now()))).await;
             }
         }
     }
 
     /// Renews the versions of open slots: in the first round of a read those whose lease is over, later all, because
     /// they could not be read.
-    async fn renew_stale(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], first: bool, deadline: Instant) {
+    async fn renew_stale(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], first: bool) {
         let now = Instant::now();
         let mut stale = Vec::new();
         for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {
@@ -180,7 +184,7 @@ impl Core {
             return;
         }
         let pins: Vec<&Pinned> = stale.iter().map(|(pin, _)| *pin).collect();
-        for ((_, slot), result) in stale.into_iter().zip(self.renew(&pins, deadline).await) {
+        for ((_, slot), result) in stale.into_iter().zip(self.renew(&pins).await) {
             if let Err(error) = result {
                 slot.result = Some(Err(error));
             }
@@ -205,7 +209,11 @@ async fn renew(core: Core, pins: Vec<Weak<Pinned>>, until: Instant) {
         let live: Vec<_> = pins.iter().filter_map(Weak::upgrade).collect();
         let live: Vec<&Pinned> =
             live.iter().map(|pin| &**pin).filter(|pin| pin.renew_at().is_some()).collect();
-        let failed = core.renew(&live, until).await.into_iter().find_map(Result::err);
+        let failed = SessionReads { get: Get { core: &core, deadline: until } }
+            .renew(&live)
+            .await
+            .into_iter()
+            .find_map(Result::err);
         if let Some(error) = failed {
             tracing::debug!("a lease was not renewed: {error}");
         } else {

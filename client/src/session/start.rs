@@ -9,22 +9,26 @@ use tokio::time::Instant;
 
 use super::open_put::{OpenPut, WRITE};
 use crate::core::{Core, IN_FLIGHT, cut, nonsense};
-use crate::put::{Call, Fill, Pending, Round, check_options};
+use crate::put::{Fill, Pending, PutBatch, Round, check_options};
 use crate::{Error, PutOptions};
 
-impl Core {
-    /// Starts puts of objects of known size. `None`: the key exists, and the put is if-absent.
-    pub(crate) async fn open_puts(
-        &self,
-        items: Vec<(Bytes, u64)>,
-        options: &PutOptions,
-    ) -> Vec<Result<Option<OpenPut>, Error>> {
-        if let Err(error) = check_options(options) {
-            return items.iter().map(|_| Err(error.clone())).collect();
-        }
+/// Starts put sessions.
+#[derive(Clone, Copy)]
+pub(crate) struct SessionStarts<'c>(PutBatch<'c>);
+
+impl<'c> SessionStarts<'c> {
+    /// Sessions whose puts have these options and begin now.
+    pub(crate) fn new(core: &'c Core, options: &'c PutOptions) -> Self {
         // No grant lives longer, so a later deadline could not be kept.
         let deadline = Instant::now() + options.deadline.min(MAX_GRANT_LIFETIME);
-        let call = Call { options, fill: Fill::Session, given: &[], deadline };
+        Self(PutBatch { deadline, ..PutBatch::new(core, options, Fill::Session) })
+    }
+
+    /// Starts puts of objects of known size. `None`: the key exists, and the put is if-absent.
+    pub(crate) async fn open(self, items: Vec<(Bytes, u64)>) -> Vec<Result<Option<OpenPut>, Error>> {
+        if let Err(error) = check_options(self.0.options) {
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
         let mut results: Vec<Option<Result<Option<OpenPut>, Error>>> = Vec::new();
         results.resize_with(items.len(), || None);
         let mut pending = Vec::with_capacity(items.len());
@@ -34,11 +38,11 @@ impl Core {
                 Err(error) => results[at] = Some(Err(error)),
             }
         }
-        let chunks = cut(self.start_costs(&pending, options, |_| 0));
+        let chunks = cut(self.0.start_costs(&pending, |_| 0));
         let mut pending = pending.into_iter();
         let chunks: Vec<_> = chunks
             .into_iter()
-            .map(|chunk| self.open_chunk(pending.by_ref().take(chunk.len()).collect(), call))
+            .map(|chunk| self.open_chunk(pending.by_ref().take(chunk.len()).collect()))
             .collect();
         let opened: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
         for (at, result) in opened.into_iter().flatten() {
@@ -50,15 +54,14 @@ impl Core {
     async fn open_chunk(
         &self,
         mut pending: Vec<Pending<'static>>,
-        call: Call<'_>,
     ) -> Vec<(usize, Result<Option<OpenPut>, Error>)> {
         let mut opened = Vec::with_capacity(pending.len());
         while !pending.is_empty() {
-            let started = self.start(std::mem::take(&mut pending), call).await;
+            let started = self.0.start(std::mem::take(&mut pending)).await;
             let granted = Arc::new(started.granted);
             for ((put, replicas), unended) in started.puts.into_iter().zip(started.unended.each()) {
                 let at = put.at;
-                let open = OpenPut::new(put, &replicas, &granted, unended, call);
+                let open = OpenPut::new(put, &replicas, &granted, unended, &self.0);
                 opened.push((at, open.map(Some)));
             }
             for round in started.others {

@@ -7,7 +7,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::background::Background;
 use crate::config::LONGEST;
 use crate::core::Core;
-use crate::masters::Link;
+use crate::mode::{ClientMode, Health, Mode};
 use crate::{Code, Error, Stats};
 
 /// A client of one cluster and one tenant.
@@ -42,28 +42,6 @@ struct Shared {
     closed: CancellationToken,
     /// Closes the client when the last clone is dropped.
     _life: DropGuard,
-}
-
-/// Whether a client can work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Health {
-    /// A leader is known, or the leader timeout has not passed yet without one.
-    Healthy,
-    /// No leader is in reach: see [`Mode::LocalOnly`].
-    NoLeader,
-    /// The client was closed, or the runtime that it was [given](Builder::runtime) has ended.
-    Closed,
-}
-
-/// Whether the client reaches a leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// A leader is known, or the leader timeout has not passed yet without one.
-    Connected,
-    /// No leader has answered for the leader timeout. Gets read the local cache and an embedded store's memory, and
-    /// puts stay in the cache.
-    LocalOnly,
 }
 
 impl Client {
@@ -104,8 +82,8 @@ impl Client {
 
     /// Returns once a leader is known, or `false` when `timeout` has passed without one.
     pub async fn connected(&self, timeout: Duration) -> bool {
-        let mut beacon = self.core().masters.beacon.subscribe();
-        let found = beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_)));
+        let mut mode = self.core().leader.mode.subscribe();
+        let found = mode.wait_for(|mode| matches!(mode, ClientMode::Leader(_)));
         let found = self.run("connected", 1, async { tokio::time::timeout(timeout, found).await });
         matches!(found.await, Ok(Ok(_)))
     }
@@ -145,10 +123,10 @@ impl Client {
     /// Returns whether this client can work.
     #[must_use]
     pub fn health(&self) -> Health {
-        match self.core().masters.link() {
-            Link::Closed => Health::Closed,
-            Link::LocalOnly | Link::Refused(_) => Health::NoLeader,
-            Link::Searching | Link::Leader(_) => Health::Healthy,
+        match self.core().leader.mode.get() {
+            ClientMode::Closed => Health::Closed,
+            ClientMode::LocalOnly | ClientMode::Refused(_) => Health::NoLeader,
+            ClientMode::Searching | ClientMode::Leader(_) => Health::Healthy,
         }
     }
 
@@ -156,8 +134,8 @@ impl Client {
     /// master answers and none knows a leader.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
-        let masters = &self.core().masters;
-        if let Link::Leader(_) = masters.link() {
+        let masters = &self.core().leader.masters;
+        if let ClientMode::Leader(_) = self.core().leader.mode.get() {
             return None;
         }
         masters.failure().map(|why| Error::definite("find the leader", Code::NoLeader, "the masters", why))
@@ -166,9 +144,9 @@ impl Client {
     /// Returns whether a leader is in reach.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        match self.core().masters.link() {
-            Link::Searching | Link::Leader(_) => Mode::Connected,
-            Link::LocalOnly | Link::Refused(_) | Link::Closed => Mode::LocalOnly,
+        match self.core().leader.mode.get() {
+            ClientMode::Searching | ClientMode::Leader(_) => Mode::Connected,
+            ClientMode::LocalOnly | ClientMode::Refused(_) | ClientMode::Closed => Mode::LocalOnly,
         }
     }
 
@@ -201,7 +179,7 @@ impl Client {
     /// Ends the background tasks and fails every pending and later call of this client and its clones. Puts that such calls
     /// give up are still revoked, until the last handle is dropped.
     pub fn close(&self) {
-        self.core().masters.close();
+        self.core().leader.mode.close();
         self.shared.closed.cancel();
     }
 }

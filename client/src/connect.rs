@@ -12,11 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::avoid::AvoidList;
 use crate::background::Background;
+use crate::call::LeaderClient;
 use crate::config::Config;
 use crate::core::{Core, Follow, Lanes};
 use crate::local::Local;
-use crate::masters::{self, Link, MasterList, Masters};
+use crate::masters::{MasterList, Masters, discover};
 use crate::metrics::Counters;
+use crate::mode::{ClientMode, ModeSwitch};
 use crate::put::publish;
 use crate::{Client, ConnectError};
 
@@ -38,16 +40,18 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
     };
     let listed = list.resolve().await;
     let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
-    let follow = Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone() };
+    let mode = Arc::new(ModeSwitch::new(config.leader_timeout, counters.clone()));
+    let follow =
+        Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone(), mode: mode.clone() };
     let runtime = background.handle().clone();
-    let masters = Masters::new(&config, list, listed, counters.clone(), Box::new(follow), runtime);
+    let masters = Masters::new(&config, list, listed, counters.clone(), Box::new(follow), runtime.clone());
     let masters = Arc::new(masters);
     tracing::info!("{}", local.cache);
-    let mut beacon = masters.beacon.subscribe();
+    let mut state = masters.state.subscribe();
     let dropped = CancellationToken::new();
     let closed = dropped.child_token();
     let life = dropped.clone().drop_guard();
-    let work = masters::run(Arc::clone(&masters), closed.clone());
+    let work = search(masters.clone(), mode.clone(), closed.clone());
     let kept = background.clone();
     background.handle().spawn(async move {
         work.await;
@@ -56,12 +60,13 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
 
     // Wait until every listed master has answered or failed: the list may name two clusters, or only skewed
     // masters.
-    let settled = beacon.wait_for(|beacon| beacon.all_tried && !matches!(beacon.link, Link::Searching));
-    let link = match timeout(config.leader_timeout + config.connect_timeout, settled).await {
-        Ok(Ok(beacon)) => beacon.link.clone(),
-        _ => Link::Searching,
+    let settled = async {
+        let mut decided = mode.subscribe();
+        let _ = state.wait_for(|state| state.all_tried).await;
+        decided.wait_for(|mode| !matches!(mode, ClientMode::Searching)).await.map(|mode| mode.clone())
     };
-    if let Link::Refused(refusal) = link {
+    let settled = timeout(config.leader_timeout + config.connect_timeout, settled).await;
+    if let Ok(Ok(ClientMode::Refused(refusal))) = settled {
         return Err(refusal.connect_error());
     }
     if let Some(conflict) = masters.conflict() {
@@ -69,15 +74,16 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
     }
     let revokes = Arc::default();
     // The state now: the wait ends without one if a master of the list is silent, also with a leader.
-    if config.require_leader && !matches!(masters.link(), Link::Leader(_)) {
+    if config.require_leader && !matches!(mode.get(), ClientMode::Leader(_)) {
         let within = config.leader_timeout + config.connect_timeout;
         let why = masters.failure().unwrap_or_else(|| "no master knows one".to_owned());
         return Err(ConnectError::NoLeader { within, why });
     }
+    let leader = Arc::new(LeaderClient { masters, mode, counters: counters.clone(), runtime });
     let core = Core {
-        lanes: Arc::new(Lanes::new(&masters, &revokes)),
+        lanes: Arc::new(Lanes::new(&leader, &revokes)),
         revokes,
-        masters,
+        leader,
         local,
         avoid,
         counters,
@@ -98,6 +104,22 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
         background.handle().spawn(publish(core.clone(), closed.clone()));
     }
     Ok(Client::new(core, background, rdma, closed, life))
+}
+
+/// Looks for the leader until `closed`, then closes the client. It is closed as well if this future is dropped, because its
+/// runtime has ended: a client that looks for no leader must not wait for one.
+async fn search(masters: Arc<Masters>, mode: Arc<ModeSwitch>, closed: CancellationToken) {
+    let closing = CloseOnDrop(mode);
+    closed.run_until_cancelled_owned(async { tokio::join!(discover(&masters), closing.0.run()) }).await;
+}
+
+/// Closes the client when it is dropped.
+struct CloseOnDrop(Arc<ModeSwitch>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.

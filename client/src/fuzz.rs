@@ -25,8 +25,9 @@ use crate::config::Config;
 use crate::core::Follow;
 use crate::keys::read_presences;
 use crate::local::Local;
-use crate::masters::{Link, MasterList, Masters};
+use crate::masters::{MasterList, Masters};
 use crate::metrics::Counters;
+use crate::mode::ModeSwitch;
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
 use crate::put::{Pending, PutItem, Refused, Round, Written};
 
@@ -124,7 +125,8 @@ fn unmet() -> Option<Masters> {
     let list = MasterList::parse(ADDRESS).ok()?;
     let counters = Arc::new(Counters::new());
     let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
-    let follow = Box::new(Follow { local, avoid, counters: counters.clone() });
+    let mode = Arc::new(ModeSwitch::new(config.leader_timeout, counters.clone()));
+    let follow = Box::new(Follow { local, avoid, counters: counters.clone(), mode });
     // Nothing is sent, so it need not be driven.
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
@@ -146,7 +148,7 @@ fn knows_leader(masters: &Masters) -> bool {
         assert!(!address.is_empty(), "nobody is asked who has no address");
         drop(black_box(endpoint(&address, ChannelOptions::default())));
     }
-    matches!(masters.link(), Link::Leader(_))
+    masters.leader().is_some()
 }
 
 /// Asserts that each place names a grant of its own store: reads and writes use that grant.

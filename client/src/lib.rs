@@ -37,6 +37,7 @@ mod keys;
 mod local;
 mod masters;
 mod metrics;
+mod mode;
 mod options;
 mod placement;
 mod put;
@@ -50,7 +51,7 @@ pub use admin::{
 };
 pub use builder::Builder;
 pub use bytes::Bytes;
-pub use client::{Client, Health, Mode};
+pub use client::Client;
 pub use config::DEFAULT_MASTER_PORT;
 pub use error::{ConnectError, Error, Outcome};
 pub use get::{GetInto, GetIntoOwned, GetRangesInto, GotOwned, RangeInto, Source};
@@ -71,6 +72,7 @@ pub use mc_types::{
     SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
+pub use mode::{Health, Mode};
 pub use options::{Near, PinAction, Put, PutMode, PutOptions, Replication};
 pub use put::PutFrom;
 pub use range::ByteRange;

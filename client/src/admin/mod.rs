@@ -117,7 +117,7 @@ impl Admin {
     /// # Errors
     /// When the master cannot be reached, refuses, or does not answer within a second.
     pub async fn status_of(&self, address: &str) -> Result<MasterStatus, Error> {
-        let masters = &self.client.core().masters;
+        let masters = &self.client.core().leader.masters;
         let fail = |code: Code, why: String| Error::definite("status", code, address, why);
         let mut line = masters.line(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
         // Name no cluster in the request, so that masters of any cluster answer.
@@ -145,7 +145,7 @@ impl Admin {
 
     /// Asks all masters for their status, concurrently.
     pub async fn status(&self) -> ClusterStatus {
-        let mut addresses = self.client.core().masters.targets();
+        let mut addresses = self.client.core().leader.masters.targets();
         let mut reports: BTreeMap<String, Result<MasterStatus, Error>> = BTreeMap::new();
         // A second round asks masters that only other masters know.
         for _ in 0..2 {
@@ -270,7 +270,7 @@ impl Admin {
     async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
         let deadline = Instant::now() + core.call_timeout;
-        let answer = self.client.run(R::NAME, 1, core.masters.call(request, deadline, Repeat::Freely)).await;
+        let answer = self.client.run(R::NAME, 1, core.leader.call(request, deadline, Repeat::Freely)).await;
         answer.map(|answer| answer.reply).map_err(|error| error.into_error(R::NAME))
     }
 
@@ -283,7 +283,7 @@ impl Admin {
         let to = to.map_or_else(Bytes::new, |id| id.to_bytes().to_vec().into());
         let request = TransferLeaderRequest { caller: None, to };
         let deadline = Instant::now() + core.call_timeout;
-        let call = core.masters.call(&request, deadline, Repeat::IfUnsent);
+        let call = core.leader.call(&request, deadline, Repeat::IfUnsent);
         match self.client.run("transfer leader", 1, call).await {
             Ok(answer) => Leader::read(answer.reply.leader.as_ref())
                 .ok_or_else(|| nonsense("transfer leader").unknown()),
@@ -318,7 +318,7 @@ impl Admin {
             reads_doubtful: true,
             ..BatchGetRequest::default()
         };
-        let reply = match core.masters.call(&request, deadline, Repeat::Freely).await {
+        let reply = match core.leader.call(&request, deadline, Repeat::Freely).await {
             Ok(answer) => answer.reply,
             Err(error) => return vec![Err(error.into_error("lookup")); request.keys.len()],
         };

@@ -27,9 +27,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::joined::Joined;
 use super::revokes::{Revokes, Unended};
-use super::{Answer, CallError, MAX_REQUEST_BYTES, Repeat};
+use super::{Answer, CallError, LeaderClient, MAX_REQUEST_BYTES, Repeat};
 use crate::Error;
-use crate::masters::{Link, Masters};
+use crate::mode::ClientMode;
 
 /// Maximum number of calls of a message. More would make the first of them wait longer than they save.
 const MOST_CALLS: usize = 512;
@@ -53,7 +53,7 @@ pub(crate) struct Lane<R: Joined>(Arc<Shared<R>>);
 
 #[derive(Debug)]
 struct Shared<R: Joined> {
-    masters: Arc<Masters>,
+    leader: Arc<LeaderClient>,
     revokes: Arc<Revokes>,
     /// Maximum number of messages under way.
     most: usize,
@@ -88,18 +88,18 @@ pub(crate) type Delivered<T> = (Result<Answer<T>, CallError>, Unended);
 
 impl<R: Joined> Lane<R> {
     /// A lane of at most `most` messages.
-    pub(crate) fn new(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize) -> Self {
-        Self::with(masters, revokes, most, MOST_CALLS)
+    pub(crate) fn new(leader: &Arc<LeaderClient>, revokes: &Arc<Revokes>, most: usize) -> Self {
+        Self::with(leader, revokes, most, MOST_CALLS)
     }
 
     /// A lane of at most `most` messages of one call each.
-    pub(crate) fn of_single_calls(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize) -> Self {
-        Self::with(masters, revokes, most, 1)
+    pub(crate) fn of_single_calls(leader: &Arc<LeaderClient>, revokes: &Arc<Revokes>, most: usize) -> Self {
+        Self::with(leader, revokes, most, 1)
     }
 
-    fn with(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize, together: usize) -> Self {
+    fn with(leader: &Arc<LeaderClient>, revokes: &Arc<Revokes>, most: usize, together: usize) -> Self {
         Self(Arc::new(Shared {
-            masters: Arc::clone(masters),
+            leader: Arc::clone(leader),
             revokes: Arc::clone(revokes),
             most,
             together,
@@ -112,13 +112,13 @@ impl<R: Joined> Lane<R> {
     /// was sent. Dropping the puts that come with the answer revokes them.
     pub(crate) async fn call(&self, request: R, deadline: Instant, limit: Duration) -> Delivered<R::Reply> {
         let shared = &self.0;
-        let waits = matches!(shared.masters.link(), Link::Leader(_) | Link::Searching);
+        let waits = matches!(shared.leader.mode.get(), ClientMode::Leader(_) | ClientMode::Searching);
         if !waits || (!R::STARTS && request.size().0 >= LARGE) {
             // Nothing is sent, or a message that needs no others.
             let deadline = deadline.min(Instant::now() + limit);
             // A leader may be found just then, and start puts whose answer is lost or dropped with this future.
             let mut unended = Unended::new(&shared.revokes, request.started());
-            let answer = shared.masters.call(&request, deadline, Repeat::Freely).await;
+            let answer = shared.leader.call(&request, deadline, Repeat::Freely).await;
             if !may_have_started(&answer) {
                 unended.settled();
             }
@@ -225,7 +225,7 @@ impl<R: Joined> Shared<R> {
     /// Sends messages. Without the lock: if the runtime has ended, each is dropped at once, which takes the lock.
     fn send(&self, due: Vec<Message<R>>) {
         for message in due {
-            self.masters.runtime.spawn(message.send());
+            self.leader.runtime.spawn(message.send());
         }
     }
 }
@@ -247,7 +247,7 @@ impl<R: Joined> Message<R> {
         let started: Vec<Vec<PutId>> = requests.iter().map(Joined::started).collect();
         let (message, sizes) = R::join(requests);
         let lane = Arc::clone(&self.lane);
-        let answer = lane.masters.call(&message, deadline, Repeat::Freely).await;
+        let answer = lane.leader.call(&message, deadline, Repeat::Freely).await;
         if let Ok(answer) = &answer {
             lane.apart.store(R::tells_apart(&answer.reply), Ordering::Relaxed);
         }
@@ -311,7 +311,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::masters::tests::unmet;
+    use crate::call::tests::unmet;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -361,7 +361,7 @@ mod tests {
     #[tokio::test]
     async fn a_start_in_its_callers_future_is_revoked_if_that_is_dropped_and_not_if_nothing_was_sent() {
         let lane = lane();
-        lane.0.masters.close();
+        lane.0.leader.mode.close();
         let item = PutStartItem { put_id: vec![7; 16].into(), ..PutStartItem::default() };
         let start = BatchPutStartRequest { items: vec![item], ..BatchPutStartRequest::default() };
         let call = || Box::pin(lane.call(start.clone(), Instant::now() + LONG, LONG));

@@ -13,6 +13,7 @@ use std::time::Duration;
 use mc_discovery::{Backoff, Leader};
 use mc_proto::{detail_of, v1::ErrorDetail};
 use mc_types::{Code, MAX_COMMAND_BYTES};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Request, Response, Status};
 
@@ -23,7 +24,9 @@ pub(crate) use revokes::{Revokes, Unended, id_bytes};
 pub(crate) use rpc::Rpc;
 
 use crate::Error;
-use crate::masters::{Beacon, Link, Masters};
+use crate::masters::Masters;
+use crate::metrics::Counters;
+use crate::mode::{ClientMode, ModeSwitch};
 
 /// Waiting time after which a call makes the client ask the leader and the other masters whether it still leads.
 const DOUBT_AFTER: Duration = Duration::from_millis(300);
@@ -117,7 +120,17 @@ enum Tried<T> {
     TooLong,
 }
 
-impl Masters {
+/// Sends requests to the leader, whichever master that is.
+#[derive(Debug)]
+pub(crate) struct LeaderClient {
+    pub(crate) masters: Arc<Masters>,
+    pub(crate) mode: Arc<ModeSwitch>,
+    pub(crate) counters: Arc<Counters>,
+    /// Runs requests that outlive a call.
+    pub(crate) runtime: Handle,
+}
+
+impl LeaderClient {
     /// Calls the leader, following changes of the leader, until one answers or the deadline passes.
     pub(crate) async fn call<R: Rpc>(
         &self,
@@ -143,13 +156,13 @@ impl Masters {
             }
             asked = Some(Arc::clone(&leader));
             let sent_at = Instant::now();
-            let Ok(mut line) = self.line(&leader.address) else {
+            let Ok(mut line) = self.masters.line(&leader.address) else {
                 last = LastTry::new(&leader.address, "it is not an address");
-                self.lost(&leader, sent_at);
+                self.masters.lost(&leader, sent_at);
                 continue;
             };
             let mut message = request.clone();
-            *message.caller() = Some(self.caller(Some(leader.node)));
+            *message.caller() = Some(self.masters.caller(Some(leader.node)));
             let mut message = Request::new(message);
             message.set_timeout(deadline.saturating_duration_since(sent_at));
             let until = match repeat {
@@ -160,7 +173,7 @@ impl Masters {
             let tried = self.attempt(R::send(&mut line.client, message), &leader, until, repeat).await;
             let failure = match tried {
                 Tried::Answered(Ok(reply)) => {
-                    self.heard(&leader);
+                    self.masters.heard(&leader);
                     return Ok(Answer { reply: reply.into_inner(), sent_at, repeated: sent });
                 }
                 Tried::Answered(Err(status)) => {
@@ -168,7 +181,7 @@ impl Masters {
                     let failure = failure_of(&status);
                     // Another master at its address is no sign of life.
                     if detail_of(&status).is_some() && !matches!(failure, Failure::Stranger(_)) {
-                        self.heard(&leader);
+                        self.masters.heard(&leader);
                     }
                     failure
                 }
@@ -179,10 +192,10 @@ impl Masters {
                 Tried::TooLong => {
                     last = LastTry::new(&leader.address, "no answer in time");
                     // The leader may be slow with this call alone. Another connection helps only if this one is dead.
-                    is_doubtful = !self.has_heard(&leader, sent_at);
+                    is_doubtful = !self.masters.has_heard(&leader, sent_at);
                     if is_doubtful {
-                        self.renew(&leader.address, &line);
-                        self.doubt(&leader, sent_at);
+                        self.masters.renew(&leader.address, &line);
+                        self.masters.doubt(&leader, sent_at);
                     }
                     longest *= 2;
                     Failure::Lost
@@ -191,24 +204,26 @@ impl Masters {
             match failure {
                 Failure::NotLeader(detail) => {
                     hops += 1;
-                    self.redirected(&leader, Leader::read(detail.leader.as_ref()));
+                    self.masters.redirected(&leader, Leader::read(detail.leader.as_ref()));
                 }
                 Failure::Busy(code) => last.code = code,
                 Failure::Stranger(detail) => {
                     if detail.code == Code::WrongCluster as i32 {
-                        self.foreign(&leader, &detail.ours, sent_at);
+                        self.masters.foreign(&leader, &detail.ours, sent_at);
                     } else {
-                        self.lost(&leader, sent_at);
+                        self.masters.lost(&leader, sent_at);
                     }
                 }
                 Failure::Unsent => {
-                    self.renew(&leader.address, &line);
-                    self.lost(&leader, sent_at);
+                    self.masters.renew(&leader.address, &line);
+                    self.masters.lost(&leader, sent_at);
                 }
                 Failure::Lost => {
                     sent = true;
-                    if !matches!(self.link(), Link::Leader(now) if !now.same_reign(&leader)) && is_doubtful {
-                        self.doubt(&leader, sent_at);
+                    if !matches!(self.mode.get(), ClientMode::Leader(now) if !now.same_reign(&leader))
+                        && is_doubtful
+                    {
+                        self.masters.doubt(&leader, sent_at);
                     }
                     if repeat == Repeat::IfUnsent {
                         return Err(CallError::Failed(last.error(R::NAME, Code::OutcomeUnknown, true)));
@@ -236,28 +251,28 @@ impl Masters {
         if Instant::now() >= deadline {
             return Err(CallError::Failed(last.error(what, last.code, sent)));
         }
-        let mut beacon = self.beacon.subscribe();
-        let link = tokio::select! {
+        let mut mode = self.mode.subscribe();
+        let mode = tokio::select! {
             biased;
-            found = beacon.wait_for(|beacon| !matches!(beacon.link, Link::Searching)) => {
-                found.map_or(Link::Closed, |beacon| beacon.link.clone())
+            found = mode.wait_for(|mode| !matches!(mode, ClientMode::Searching)) => {
+                found.map_or(ClientMode::Closed, |mode| mode.clone())
             }
-            () = sleep_until(deadline) => Link::Searching,
+            () = sleep_until(deadline) => ClientMode::Searching,
         };
-        if !matches!(link, Link::Leader(_)) {
+        if !matches!(mode, ClientMode::Leader(_)) {
             // Such a call waits for nothing else. Without this yield, a thousand callers in a loop would starve the
             // task that looks for the leader, and never get one.
             tokio::task::yield_now().await;
         }
-        match link {
-            Link::Leader(leader) => Ok(leader),
-            Link::LocalOnly => Err(CallError::LocalOnly { sent }),
-            Link::Searching => Err(CallError::Failed(last.error(what, last.code, sent))),
-            Link::Refused(refusal) => {
+        match mode {
+            ClientMode::Leader(leader) => Ok(leader),
+            ClientMode::LocalOnly => Err(CallError::LocalOnly { sent }),
+            ClientMode::Searching => Err(CallError::Failed(last.error(what, last.code, sent))),
+            ClientMode::Refused(refusal) => {
                 let error = refusal.error(what);
                 Err(CallError::Failed(if sent { error.unknown() } else { error }))
             }
-            Link::Closed => {
+            ClientMode::Closed => {
                 let closed = LastTry::new("this client", "it was closed");
                 Err(CallError::Failed(closed.error(what, Code::UnavailableInCurrentStatus, sent)))
             }
@@ -273,10 +288,10 @@ impl Masters {
         repeat: Repeat,
     ) -> Tried<T> {
         let sent_at = Instant::now();
-        let mut beacon = self.beacon.subscribe();
+        let mut mode = self.mode.subscribe();
         let superseded = async {
             // The sender belongs to `self`, so waiting cannot fail.
-            let _ = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat)).await;
+            let _ = mode.wait_for(|mode| is_superseded(mode, leader, repeat)).await;
         };
         let (mut looked_at, mut doubt_at) = (sent_at, sent_at + DOUBT_AFTER);
         tokio::pin!(call, superseded);
@@ -298,8 +313,8 @@ impl Masters {
                         return Tried::TooLong;
                     }
                     // A leader that answers other calls leads: this one only takes long.
-                    if !self.has_heard(leader, looked_at) {
-                        self.doubt(leader, sent_at);
+                    if !self.masters.has_heard(leader, looked_at) {
+                        self.masters.doubt(leader, sent_at);
                     }
                     looked_at = Instant::now();
                     doubt_at = looked_at + DOUBT_AFTER;
@@ -310,12 +325,12 @@ impl Masters {
 }
 
 /// Returns whether it is futile to wait for this leader's answer.
-fn is_superseded(beacon: &Beacon, leader: &Leader, repeat: Repeat) -> bool {
-    match &beacon.link {
-        Link::Leader(now) => !now.same_reign(leader),
+fn is_superseded(mode: &ClientMode, leader: &Leader, repeat: Repeat) -> bool {
+    match mode {
+        ClientMode::Leader(now) => !now.same_reign(leader),
         // Perhaps only another call's connection broke. A call that can be repeated need not wait to find out.
-        Link::Searching => repeat == Repeat::Freely,
-        Link::LocalOnly | Link::Refused(_) | Link::Closed => true,
+        ClientMode::Searching => repeat == Repeat::Freely,
+        ClientMode::LocalOnly | ClientMode::Refused(_) | ClientMode::Closed => true,
     }
 }
 
@@ -384,6 +399,15 @@ mod tests {
     use mc_proto::status_of;
 
     use super::*;
+    use crate::masters;
+
+    /// Returns the caller of a client that no master has answered yet.
+    pub(super) fn unmet(runtime: Handle) -> Arc<LeaderClient> {
+        let counters = Arc::new(Counters::new());
+        let mode = Arc::new(ModeSwitch::new(Duration::from_secs(1), counters.clone()));
+        let masters = masters::tests::unmet(runtime.clone());
+        Arc::new(LeaderClient { masters, mode, counters, runtime })
+    }
 
     #[test]
     fn only_an_error_after_sending_leaves_the_outcome_open() {

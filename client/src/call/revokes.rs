@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Repeat;
+use super::{LeaderClient, Repeat};
 use crate::Error;
-use crate::masters::{Link, Masters};
+use crate::mode::ClientMode;
 
 /// Shortest and longest pause between tries that fail.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -99,8 +99,8 @@ impl Revokes {
     }
 
     /// Revokes what is added, for ever.
-    pub(crate) async fn run(&self, masters: &Masters, tenant: &str, limit: Duration) {
-        let mut beacon = masters.beacon.subscribe();
+    pub(crate) async fn run(&self, leader: &LeaderClient, tenant: &str, limit: Duration) {
+        let mut mode = leader.mode.subscribe();
         let mut pace = Backoff::new(AGAIN.0, AGAIN.1);
         loop {
             let taken = self.take();
@@ -110,7 +110,7 @@ impl Revokes {
             }
             let puts: Vec<PutId> = taken.iter().map(|abandoned| abandoned.put).collect();
             let mut unrevoked = Unrevoked { of: self, puts: taken };
-            match masters.revoke(&puts, tenant, Instant::now() + limit).await {
+            match leader.revoke(&puts, tenant, Instant::now() + limit).await {
                 Ok(()) => {
                     unrevoked.puts.clear();
                     pace.reset();
@@ -119,7 +119,7 @@ impl Revokes {
                     tracing::debug!(count = puts.len(), "puts were not revoked: {error}");
                     drop(unrevoked);
                     sleep(pace.wait()).await;
-                    if beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_))).await.is_err() {
+                    if mode.wait_for(|mode| matches!(mode, ClientMode::Leader(_))).await.is_err() {
                         return;
                     }
                 }
@@ -133,7 +133,7 @@ impl Revokes {
     }
 
     /// Sends what waits to the leader, without a second try: the client ends.
-    pub(crate) async fn flush(&self, masters: &Masters, tenant: &str) {
+    pub(crate) async fn flush(&self, client: &LeaderClient, tenant: &str) {
         let until = Instant::now() + LAST;
         loop {
             let taken = self.take();
@@ -141,7 +141,8 @@ impl Revokes {
                 return;
             }
             let request = request(tenant, taken.iter().map(|abandoned| abandoned.put));
-            let Some(leader) = masters.last_leader() else { return };
+            let masters = &client.masters;
+            let Some(leader) = masters.leader() else { return };
             let Ok(mut line) = masters.line(&leader.address) else { return };
             let request =
                 BatchPutRevokeRequest { caller: Some(masters.caller(Some(leader.node))), ..request };
@@ -176,7 +177,7 @@ fn request(tenant: &str, puts: impl ExactSizeIterator<Item = PutId>) -> BatchPut
     BatchPutRevokeRequest { caller: None, tenant: tenant.to_owned(), put_ids: id_bytes(puts).collect() }
 }
 
-impl Masters {
+impl LeaderClient {
     /// Frees the room of puts, and returns once it is free.
     pub(crate) async fn revoke(&self, puts: &[PutId], tenant: &str, deadline: Instant) -> Result<(), Error> {
         for puts in puts.chunks(MAX_ITEMS) {

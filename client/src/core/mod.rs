@@ -20,16 +20,17 @@ pub(crate) use chunks::{copied, key_chunks, read_error};
 
 use crate::Error;
 use crate::avoid::AvoidList;
-use crate::call::{Lane, Revokes};
+use crate::call::{Lane, LeaderClient, Revokes};
 use crate::local::Local;
-use crate::masters::{Change, Masters, Observer};
+use crate::masters::{Change, MastersState, Observer};
 use crate::metrics::Counters;
+use crate::mode::ModeSwitch;
 use crate::placement::Granted;
 
 /// State shared by all calls of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Core {
-    pub(crate) masters: Arc<Masters>,
+    pub(crate) leader: Arc<LeaderClient>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) revokes: Arc<Revokes>,
     pub(crate) local: Arc<Local>,
@@ -63,14 +64,14 @@ impl Lanes {
     /// The same for starts of large puts, which share none.
     const LARGE: usize = 64;
 
-    pub(crate) fn new(masters: &Arc<Masters>, revokes: &Arc<Revokes>) -> Self {
+    pub(crate) fn new(leader: &Arc<LeaderClient>, revokes: &Arc<Revokes>) -> Self {
         Self {
-            gets: Lane::new(masters, revokes, Self::MESSAGES),
-            exists: Lane::new(masters, revokes, Self::MESSAGES),
+            gets: Lane::new(leader, revokes, Self::MESSAGES),
+            exists: Lane::new(leader, revokes, Self::MESSAGES),
             exists_packed: AtomicBool::new(false),
-            starts: Lane::new(masters, revokes, Self::MESSAGES),
-            large_starts: Lane::of_single_calls(masters, revokes, Self::LARGE),
-            ends: Lane::new(masters, revokes, Self::MESSAGES),
+            starts: Lane::new(leader, revokes, Self::MESSAGES),
+            large_starts: Lane::of_single_calls(leader, revokes, Self::LARGE),
+            ends: Lane::new(leader, revokes, Self::MESSAGES),
         }
     }
 }
@@ -81,6 +82,7 @@ pub(crate) struct Follow {
     pub(crate) local: Arc<Local>,
     pub(crate) avoid: Arc<AvoidList>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) mode: Arc<ModeSwitch>,
 }
 
 impl Observer for Follow {
@@ -92,6 +94,10 @@ impl Observer for Follow {
             Change::AllSuspects(stores) => self.avoid.hear_all(stores),
             Change::Stores(stores) => self.avoid.hear(stores),
         }
+    }
+
+    fn published(&self, state: &MastersState) {
+        self.mode.follow(state);
     }
 }
 
@@ -122,7 +128,7 @@ impl Core {
 
     /// Frees the room of puts, and returns once it is free.
     pub(crate) async fn revoked(&self, puts: &[PutId]) -> Result<(), Error> {
-        self.masters.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await
+        self.leader.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await
     }
 
     /// Revokes the puts that calls have given up, until the last handle of the client is `dropped`.
@@ -130,15 +136,15 @@ impl Core {
     /// A call may go on for a while when the client is `closed`, for example as long as its store writes. The put that it then gives
     /// up comes after those that are left at the close.
     pub(crate) async fn revoke_abandoned(self, closed: CancellationToken, dropped: CancellationToken) {
-        closed.run_until_cancelled(self.revokes.run(&self.masters, &self.tenant, self.call_timeout)).await;
+        closed.run_until_cancelled(self.revokes.run(&self.leader, &self.tenant, self.call_timeout)).await;
         loop {
-            self.revokes.flush(&self.masters, &self.tenant).await;
+            self.revokes.flush(&self.leader, &self.tenant).await;
             if dropped.run_until_cancelled(self.revokes.more()).await.is_none() {
                 break;
             }
         }
         // A handle's last puts are queued before it is gone.
-        self.revokes.flush(&self.masters, &self.tenant).await;
+        self.revokes.flush(&self.leader, &self.tenant).await;
     }
 
     /// Returns the deadline of one metadata call within an operation that ends by `overall`.

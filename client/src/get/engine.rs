@@ -185,7 +185,7 @@ impl<'c> Get<'c> {
         if reply.results.len() != count {
             return Err(CallError::Failed(nonsense("get")));
         }
-        let granted = grants(self.core.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
+        let granted = grants(self.core.leader.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
         Ok(Located { results: reply.results, granted, sent_at, lease: lease_end(sent_at, reply.lease_ms) })
     }
 

@@ -18,9 +18,9 @@ pub(super) fn report_mismatch(core: &Core, key: &Bytes, version: PutId, store: S
         version: Bytes::copy_from_slice(&version.to_bytes()),
         store_id: Bytes::copy_from_slice(&store.to_bytes()),
     };
-    let (masters, deadline) = (core.masters.clone(), Instant::now() + core.call_timeout);
-    core.masters.runtime.spawn(async move {
-        if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
+    let (leader, deadline) = (core.leader.clone(), Instant::now() + core.call_timeout);
+    core.leader.runtime.spawn(async move {
+        if let Err(error) = leader.call(&request, deadline, Repeat::Freely).await {
             tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
         }
     });

@@ -127,7 +127,7 @@ async fn descriptions_of(
     deadline: Instant,
 ) -> Vec<Result<Option<Description>, Error>> {
     let request = BatchDescribeRequest { caller: None, tenant: core.tenant.clone(), keys };
-    let reply = match core.masters.call(&request, deadline, Repeat::Freely).await {
+    let reply = match core.leader.call(&request, deadline, Repeat::Freely).await {
         Ok(answer) => answer.reply,
         Err(error) => return vec![Err(error.into_error("describe")); request.keys.len()],
     };

@@ -43,7 +43,7 @@ pub(crate) async fn list_keys(
     let from = from.map_or(0, |from| from.0);
     let request = ListKeysRequest { caller: None, tenant: core.tenant.clone(), prefix, from, limit };
     let deadline = Instant::now() + core.call_timeout;
-    let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
+    let answer = core.leader.call(&request, deadline, Repeat::Freely).await;
     let reply = answer.map_err(|error| error.into_error("list keys"))?.reply;
     let keys = reply.keys.into_iter().map(|it| ListedKey { key: it.key, size: ByteSize(it.size) });
     Ok(KeyPage { keys: keys.collect(), next: (reply.next > 0).then_some(ListPosition(reply.next)) })

@@ -41,7 +41,7 @@ async fn remove_these(
     let items: Vec<RemoveItem> =
         keys.into_iter().map(|key| RemoveItem { key, version: Bytes::new() }).collect();
     let request = BatchRemoveRequest { caller: None, tenant: core.tenant.clone(), items, force };
-    let answer = match core.masters.call(&request, deadline, Repeat::IfUnsent).await {
+    let answer = match core.leader.call(&request, deadline, Repeat::IfUnsent).await {
         Ok(answer) => answer,
         Err(error) => {
             let error = error.into_error("remove");
@@ -85,7 +85,7 @@ pub(crate) async fn remove_matching(core: &Core, pattern: &str, force: bool) -> 
             from,
         };
         let deadline = Instant::now() + core.call_timeout;
-        let answer = core.masters.call(&request, deadline, Repeat::IfUnsent).await;
+        let answer = core.leader.call(&request, deadline, Repeat::IfUnsent).await;
         forget_removed(core, pattern);
         let reply = answer
             .map_err(|error| {
@@ -128,7 +128,7 @@ async fn drop_these(
     deadline: Instant,
 ) -> Vec<Result<bool, Error>> {
     let request = BatchDropReplicasRequest { caller: None, tenant: core.tenant.clone(), store_name, keys };
-    let reply = match core.masters.call(&request, deadline, Repeat::IfUnsent).await {
+    let reply = match core.leader.call(&request, deadline, Repeat::IfUnsent).await {
         Ok(answer) => answer.reply,
         Err(error) => {
             request.keys.iter().for_each(|key| core.local.forget(key));

@@ -12,11 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::refusal::SOFTWARE;
-use super::{Beacon, Link, Masters};
+use super::{Masters, MastersState};
 
 /// Time limit of a hello. A master that takes longer is stopped, cut off or gone.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(300);
@@ -34,24 +33,9 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// Minimum time between two watches of one master that are opened early because it answered.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Keeps looking for the leader until `closed`, then closes the client. It is closed as well if this future is dropped, because
-/// its runtime has ended: a client that looks for nobody must not wait for a leader.
-pub(crate) async fn run(masters: Arc<Masters>, closed: CancellationToken) {
-    let masters = Ending(masters);
-    closed.run_until_cancelled_owned(supervise(&masters.0)).await;
-}
-
-/// Closes the client when it is dropped.
-struct Ending(Arc<Masters>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-async fn supervise(masters: &Arc<Masters>) {
-    let mut beacon = masters.beacon.subscribe();
+/// Keeps looking for the leader.
+pub(crate) async fn discover(masters: &Arc<Masters>) {
+    let mut beacon = masters.state.subscribe();
     // The leader is always watched. This permit is for one more master, which reports the change when the leader
     // cannot.
     let second_watch = Arc::new(Semaphore::new(1));
@@ -75,10 +59,10 @@ async fn supervise(masters: &Arc<Masters>) {
                 AbortOnDropHandle::new(tokio::spawn(observed))
             });
         }
-        if let Link::Leader(leader) = &now.link {
+        if let Some(leader) = &now.leader {
             last_leader = Some(leader.address.clone());
         }
-        let found = matches!(now.link, Link::Leader(_)) && !now.doubted && now.all_tried;
+        let found = now.leader.is_some() && !now.doubted && now.all_tried;
         if !found && !searching {
             // The watch of the lost leader reports nothing more.
             let told = open_watches.0.lock().iter().any(|at| Some(at) != last_leader.as_ref());
@@ -95,14 +79,10 @@ async fn supervise(masters: &Arc<Masters>) {
                 Step::Wait(until) => look_again = Some(until),
             }
         }
-        let leaderless_until = masters.leaderless_until();
         tokio::select! {
             changed = beacon.changed() => if changed.is_err() { return },
-            () = sleep_until(leaderless_until.unwrap_or(resolve_at)), if leaderless_until.is_some() => {
-                masters.check_leader_timeout();
-            }
             // The lookup runs beside the search, because a resolver may be slow.
-            () = sleep_until(resolve_at), if !matches!(now.link, Link::Leader(_)) && lookups.is_empty() => {
+            () = sleep_until(resolve_at), if now.leader.is_none() && lookups.is_empty() => {
                 let masters = Arc::clone(masters);
                 lookups.spawn(async move { masters.listed(masters.list.resolve().await) });
                 resolve_at = Instant::now() + RESOLVE_AGAIN;
@@ -127,7 +107,7 @@ async fn ask(masters: Arc<Masters>, address: String) {
         Ok(line) => line,
         Err(_) => return masters.silent(&address, asked, "it is not an address".to_owned()),
     };
-    let leads = matches!(masters.link(), Link::Leader(leader) if leader.address == address);
+    let leads = masters.leader().is_some_and(|leader| leader.address == address);
     let limit = if leads { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
     match hello(&mut line.client, SOFTWARE, limit).await {
         Ok(said) => {
@@ -149,7 +129,7 @@ async fn ask(masters: Arc<Masters>, address: String) {
 
 /// Watches the master while it leads or holds the second permit.
 async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>, open: &OpenWatches) {
-    let mut beacon = masters.beacon.subscribe();
+    let mut beacon = masters.state.subscribe();
     let mut again = Backoff::new(WATCH_AGAIN.0, WATCH_AGAIN.1);
     let mut answers = masters.answered.subscribe();
     let mut hurried = Instant::now();
@@ -218,15 +198,15 @@ impl Drop for Open<'_> {
     }
 }
 
-fn leads(beacon: &Beacon, address: &str) -> bool {
-    matches!(&beacon.link, Link::Leader(leader) if leader.address == address)
+fn leads(state: &MastersState, address: &str) -> bool {
+    state.leader.as_ref().is_some_and(|leader| leader.address == address)
 }
 
 /// Runs one watch stream from its opening to its end.
 async fn watch_one(
     masters: &Masters,
     address: &str,
-    beacon: &mut watch::Receiver<Beacon>,
+    beacon: &mut watch::Receiver<MastersState>,
     permit: &mut Option<OwnedSemaphorePermit>,
     second_watch: &Arc<Semaphore>,
     open: &OpenWatches,
@@ -243,7 +223,7 @@ async fn watch_one(
                 Ok(event) => masters.watched(address, event),
                 // A leader that closes its watch may be gone: ask it now instead of at the next call.
                 Err(_) => {
-                    if let Link::Leader(leader) = masters.link() && leader.address == address {
+                    if let Some(leader) = masters.leader() && leader.address == address {
                         masters.doubt(&leader, Instant::now().max(opened));
                     }
                     return;

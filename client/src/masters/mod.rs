@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) use discover::run;
+pub(crate) use discover::discover;
 pub(crate) use list::MasterList;
 pub(crate) use refusal::Refusal;
 
@@ -31,25 +31,15 @@ use crate::metrics::Counters;
 /// watch of another master; it is long because every client of a fleet has one.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// The leader to call, or why there is none.
-#[derive(Clone, Debug)]
-pub(crate) enum Link {
-    /// No leader is known, and the leader timeout has not passed.
-    Searching,
-    /// This master leads.
-    Leader(Arc<Leader>),
-    /// No leader has answered for the leader timeout.
-    LocalOnly,
-    /// Every master that has answered so far is unusable: another protocol version or another cluster.
-    Refused(Arc<Refusal>),
-    /// The client was closed.
-    Closed,
-}
-
-/// Signals for the background tasks and the pending calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Beacon {
-    pub(crate) link: Link,
+/// What is known of the masters, as the tasks and calls that wait for a change of it see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MastersState {
+    /// The leader, if one is known.
+    pub(crate) leader: Option<Arc<Leader>>,
+    /// Why no master can be used: each that has ever answered speaks another protocol version or belongs to another cluster.
+    pub(crate) refusal: Option<Arc<Refusal>>,
+    /// Since when no leader is known; `None` while one is.
+    pub(crate) leaderless_since: Option<Instant>,
     /// Whether the leader is to be asked if it still leads: a call to it has waited long, or its watch broke.
     pub(crate) doubted: bool,
     /// Addresses of all masters to ask: those listed by the user, those reported by masters, and the leader's.
@@ -74,6 +64,9 @@ pub(crate) enum Change {
 /// Receives changes. It is called while the view of the masters is locked, so it must not read that view.
 pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
     fn changed(&self, change: Change);
+
+    /// Receives what is known of the masters after each change of it.
+    fn published(&self, state: &MastersState);
 }
 
 /// State of the masters as this client knows it.
@@ -81,13 +74,12 @@ pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
 pub(crate) struct Masters {
     pub(crate) list: MasterList,
     channels: Channels,
-    /// Runs what outlives a call, and the connections to masters.
-    pub(crate) runtime: Handle,
-    pub(crate) client_id: ClientId,
-    pub(crate) leader_timeout: Duration,
-    pub(crate) counters: Arc<Counters>,
+    /// Runs the connections to masters.
+    runtime: Handle,
+    client_id: ClientId,
+    counters: Arc<Counters>,
     observer: Box<dyn Observer>,
-    pub(crate) beacon: watch::Sender<Beacon>,
+    pub(crate) state: watch::Sender<MastersState>,
     /// The master that last answered a hello.
     pub(crate) answered: watch::Sender<String>,
     /// The leader that last answered a call, and when.
@@ -115,8 +107,6 @@ struct Known {
     /// Time from which the leader's silence counts; `None` while it is not doubted.
     doubted_since: Option<Instant>,
     leaderless_since: Option<Instant>,
-    local_only: bool,
-    closed: bool,
 }
 
 /// Result of the last attempt to ask a master.
@@ -142,8 +132,11 @@ impl Masters {
             call_timeout: None,
             keep_alive: KEEP_ALIVE,
         };
-        let beacon = Beacon {
-            link: Link::Searching,
+        let leaderless_since = Some(Instant::now());
+        let state = MastersState {
+            leader: None,
+            refusal: None,
+            leaderless_since,
             doubted: false,
             targets: Arc::new(listed.addresses.clone()),
             all_tried: false,
@@ -153,10 +146,9 @@ impl Masters {
             channels: Channels::new(Arc::clone(&config.network), options),
             runtime,
             client_id: ClientId::random(),
-            leader_timeout: config.leader_timeout,
             counters,
             observer,
-            beacon: watch::Sender::new(beacon),
+            state: watch::Sender::new(state),
             answered: watch::Sender::new(String::new()),
             last_answer: Mutex::default(),
             spread_ms: AtomicU64::new(0),
@@ -170,9 +162,7 @@ impl Masters {
                 last_refusal: None,
                 judged_by: None,
                 doubted_since: None,
-                leaderless_since: Some(Instant::now()),
-                local_only: false,
-                closed: false,
+                leaderless_since,
             }),
         }
     }
@@ -191,13 +181,14 @@ impl Masters {
         self.channels.replace(address, line);
     }
 
-    pub(crate) fn link(&self) -> Link {
-        self.beacon.borrow().link.clone()
+    /// Returns the leader, if one is known.
+    pub(crate) fn leader(&self) -> Option<Arc<Leader>> {
+        self.state.borrow().leader.clone()
     }
 
     /// Returns the addresses of all masters that are known now.
     pub(crate) fn targets(&self) -> BTreeSet<String> {
-        (*self.beacon.borrow().targets).clone()
+        (*self.state.borrow().targets).clone()
     }
 
     pub(crate) fn cluster(&self) -> Option<ClusterId> {
@@ -305,17 +296,11 @@ impl Masters {
         last.as_ref().filter(|(by, _)| by.same_reign(leader)).map_or(since, |(_, at)| since.max(*at))
     }
 
-    /// Returns the leader that was known last, even if this client is closed.
-    pub(crate) fn last_leader(&self) -> Option<Leader> {
-        self.known.lock().view.current().cloned()
-    }
-
     /// Records that a master did not answer a hello that was sent at `asked` in time.
     pub(crate) fn silent(&self, address: &str, asked: Instant, why: String) {
-        let link = self.link();
-        if let Link::Leader(leader) = &link
+        if let Some(leader) = self.leader()
             && leader.address == address
-            && self.has_heard(leader, asked)
+            && self.has_heard(&leader, asked)
         {
             // Only the hello is late: the leader answers other calls.
             return self.busy(address);
@@ -371,26 +356,6 @@ impl Masters {
         self.learn(|known| known.listed = listed);
     }
 
-    /// Returns when local-only mode begins if no leader is found before; `None` while there is a leader, or in that
-    /// mode.
-    pub(crate) fn leaderless_until(&self) -> Option<Instant> {
-        let known = self.known.lock();
-        known.leaderless_since.filter(|_| !known.local_only).map(|since| since + self.leader_timeout)
-    }
-
-    /// Enters local-only mode if the leader timeout has passed.
-    pub(crate) fn check_leader_timeout(&self) {
-        let now = Instant::now();
-        self.learn(|known| {
-            known.local_only |=
-                known.leaderless_since.is_some_and(|since| now >= since + self.leader_timeout);
-        });
-    }
-
-    pub(crate) fn close(&self) {
-        self.learn(|known| known.closed = true);
-    }
-
     /// Returns why the masters that were asked last can't be used; `None` if all of them can.
     pub(crate) fn failure(&self) -> Option<String> {
         let known = self.known.lock();
@@ -422,7 +387,6 @@ impl Masters {
     fn learn(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock();
         let before = known.view.current().cloned();
-        let was_local_only = known.local_only;
         change(&mut known);
         let list = known.list();
         known.identity.listed(list);
@@ -432,7 +396,6 @@ impl Masters {
         {
             known.doubted_since = None;
             known.leaderless_since = None;
-            known.local_only = false;
             // Suspects stay valid if the same leader is found again; only a new term voids them.
             if known.judged_by.replace(leader.term) != Some(leader.term) {
                 self.observer.changed(Change::NewTerm);
@@ -444,38 +407,23 @@ impl Masters {
             .chain(after.as_ref().map(|leader| &leader.address))
             .cloned()
             .collect();
-        let link = known.link(&self.beacon.borrow().link);
+        let leader = known.leader(self.leader());
         let doubted = known.doubted_since.is_some();
         let all_tried = known.listed.addresses.iter().all(|address| known.heard.contains_key(address));
-        self.beacon.send_if_modified(|beacon| {
-            let changed = beacon.doubted != doubted
-                || beacon.all_tried != all_tried
-                || *beacon.targets != targets
-                || !beacon.link.is_same(&link);
-            if *beacon.targets != targets {
-                beacon.targets = Arc::new(targets);
+        self.state.send_if_modified(|state| {
+            let before = state.clone();
+            if *state.targets != targets {
+                state.targets = Arc::new(targets);
             }
-            beacon.link = link;
-            beacon.doubted = doubted;
-            beacon.all_tried = all_tried;
-            changed
+            state.leader = leader;
+            state.refusal = known.refusal();
+            state.leaderless_since = known.leaderless_since;
+            state.doubted = doubted;
+            state.all_tried = all_tried;
+            *state != before
         });
-        if known.local_only != was_local_only && !known.closed {
-            if known.local_only {
-                self.counters.local_only_entries.one();
-                tracing::warn!(
-                    timeout_ms = u64::try_from(self.leader_timeout.as_millis()).unwrap_or(u64::MAX),
-                    "no leader answers, entering local-only mode: gets are served from the local cache and this \
-                     process's own store, puts stay in the local cache"
-                );
-            } else if let Some(leader) = &after {
-                tracing::info!(
-                    address = leader.address,
-                    term = leader.term,
-                    "leader found: left local-only mode"
-                );
-            }
-        }
+        let state = self.state.borrow().clone();
+        self.observer.published(&state);
     }
 }
 
@@ -555,32 +503,15 @@ impl Known {
         }
     }
 
-    fn link(&self, before: &Link) -> Link {
-        if self.closed {
-            return Link::Closed;
-        }
-        if let Some(leader) = self.view.current() {
-            return match before {
-                Link::Leader(known) if **known == *leader => before.clone(),
-                _ => Link::Leader(Arc::new(leader.clone())),
-            };
-        }
-        match &self.last_refusal {
-            // No usable master has ever answered: the list is wrong, or this client is too old or too new for it.
-            Some(refusal) if !self.met_ours => Link::Refused(Arc::clone(refusal)),
-            _ if self.local_only => Link::LocalOnly,
-            _ => Link::Searching,
-        }
+    /// Returns the leader in the same allocation as `before` if it is the same.
+    fn leader(&self, before: Option<Arc<Leader>>) -> Option<Arc<Leader>> {
+        let leader = self.view.current()?;
+        before.filter(|before| **before == *leader).or_else(|| Some(Arc::new(leader.clone())))
     }
-}
 
-impl Link {
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Leader(a), Self::Leader(b)) => a == b,
-            (Self::Refused(a), Self::Refused(b)) => a == b,
-            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
-        }
+    /// No usable master has ever answered: the list is wrong, or this client is too old or too new for it.
+    fn refusal(&self) -> Option<Arc<Refusal>> {
+        self.last_refusal.clone().filter(|_| !self.met_ours)
     }
 }
 
@@ -595,6 +526,7 @@ pub(crate) mod tests {
 
     impl Observer for Deaf {
         fn changed(&self, _: Change) {}
+        fn published(&self, _: &MastersState) {}
     }
 
     /// Returns the state of a client that no master has answered yet.
@@ -612,7 +544,7 @@ pub(crate) mod tests {
         let (node, cluster) = (Some(leader.node), Some(ClusterId(7)));
         let said = Said { cluster, node, leader: Some(leader.clone()), masters: Vec::new() };
         masters.greeted(LEADER, said);
-        assert!(matches!(masters.link(), Link::Leader(_)));
+        assert!(masters.leader().is_some());
         (masters, Arc::new(leader))
     }
 
@@ -629,14 +561,14 @@ pub(crate) mod tests {
         masters.doubt(&leader, asked);
         masters.heard(&leader);
         masters.silent(LEADER, asked, "no answer in time".to_owned());
-        assert!(matches!(masters.link(), Link::Leader(_)));
+        assert!(masters.leader().is_some());
         masters.doubt(&leader, asked);
         masters.silent(LEADER, Instant::now() + Duration::from_nanos(1), "no answer in time".to_owned());
-        assert!(matches!(masters.link(), Link::Searching));
+        assert!(masters.leader().is_none());
     }
 
     #[tokio::test]
-    async fn the_leader_timeout_counts_from_the_last_answer_to_any_call() {
+    async fn the_time_without_a_leader_counts_from_the_last_answer_to_any_call() {
         type Lose = fn(&Masters, &Leader, Instant);
         let silent: Lose = |masters, leader, sent| {
             masters.doubt(leader, sent);
@@ -651,7 +583,7 @@ pub(crate) mod tests {
             masters.heard(&leader);
             let answered = masters.last_answer.lock().as_ref().map(|(_, at)| *at);
             lose(&masters, &leader, sent);
-            assert_eq!(masters.leaderless_until(), answered.map(|at| at + masters.leader_timeout));
+            assert_eq!(masters.state.borrow().leaderless_since, answered);
         }
     }
 
@@ -661,6 +593,6 @@ pub(crate) mod tests {
         let sent = Instant::now();
         masters.heard(&Arc::new(Leader { term: 0, ..(*leader).clone() }));
         masters.lost(&leader, sent);
-        assert_eq!(masters.leaderless_until(), Some(sent + masters.leader_timeout));
+        assert_eq!(masters.state.borrow().leaderless_since, Some(sent));
     }
 }

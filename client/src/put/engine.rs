@@ -276,8 +276,11 @@ impl<'c> PutBatch<'c> {
                 return none(Round::fail_all(pending, &error));
             }
         };
-        let granted =
-            grants(self.core.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
+        let granted = grants(
+            self.core.leader.masters.cluster().unwrap_or_default(),
+            answer.reply.grants,
+            answer.sent_at,
+        );
         let refused =
             Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
         let mut started = Started {
@@ -486,11 +489,8 @@ impl<'c> PutBatch<'c> {
                 reads_doubtful: true,
                 ..BatchGetRequest::default()
             };
-            let answer = self
-                .core
-                .masters
-                .call(&request, self.core.call_deadline(self.deadline), Repeat::Freely)
-                .await;
+            let answer =
+                self.core.leader.call(&request, self.core.call_deadline(self.deadline), Repeat::Freely).await;
             for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
             {
                 *version = PutId::from_bytes(&result.version);

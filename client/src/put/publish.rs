@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Fill, PutBatch, PutItem};
 use crate::core::Core;
 use crate::local::Unpublished;
-use crate::masters::Link;
+use crate::mode::ClientMode;
 
 /// Shortest and longest pause between tries while the pool can't take local puts: no space, no store, no answer.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -26,11 +26,11 @@ pub(crate) async fn publish(core: Core, closed: CancellationToken) {
 /// put that went local just before a leader was found does not wait for the next leader.
 async fn follow(core: &Core) {
     let Some(unpublished) = &core.local.unpublished else { return };
-    let mut beacon = core.masters.beacon.subscribe();
+    let mut mode = core.leader.mode.subscribe();
     let mut pace = Backoff::new(RETRY.0, RETRY.1);
     loop {
         unpublished.some().await;
-        if beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_))).await.is_err() {
+        if mode.wait_for(|mode| matches!(mode, ClientMode::Leader(_))).await.is_err() {
             return;
         }
         if publish_some(core, unpublished).await {

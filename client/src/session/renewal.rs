@@ -83,7 +83,7 @@ impl<'c> SessionReads<'c> {
             .collect();
         let pins: Vec<Weak<Pinned>> = pinned.iter().flatten().flatten().map(Arc::downgrade).collect();
         let renewing = renewals.clone().run_until_cancelled_owned(renew(self.get.core.clone(), pins, until));
-        self.get.core.masters.runtime.spawn(renewing);
+        self.get.core.leader.runtime.spawn(renewing);
         let renewals = Arc::new(renewals.drop_guard());
         let opened = |pinned| Opened { pinned, _renewals: Arc::clone(&renewals) };
         pinned.into_iter().map(|result| Ok(result?.map(opened))).collect()

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use mc_discovery::{LastKnown, Listed};
 use mc_types::{HostPort, parse_list};
 
@@ -8,7 +10,7 @@ use crate::config::DEFAULT_MASTER_PORT;
 #[derive(Debug)]
 pub(crate) struct MasterList {
     entries: Vec<HostPort>,
-    last_known: LastKnown,
+    last_known: Arc<LastKnown>,
 }
 
 impl MasterList {
@@ -17,7 +19,16 @@ impl MasterList {
         if entries.is_empty() {
             return Err(ConnectError::NoMasters);
         }
-        Ok(Self { entries, last_known: LastKnown::default() })
+        Ok(Self { entries, last_known: Arc::default() })
+    }
+
+    pub(crate) fn entries(&self) -> &[HostPort] {
+        &self.entries
+    }
+
+    /// Returns the last known records of its names.
+    pub(crate) fn last_known(&self) -> Arc<LastKnown> {
+        Arc::clone(&self.last_known)
     }
 
     /// Resolves the list now. A name that does not resolve keeps its last addresses, or stays a name that may resolve

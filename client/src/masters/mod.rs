@@ -73,15 +73,13 @@ pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Masters {
     pub(crate) list: MasterList,
-    channels: Channels,
+    channels: Arc<Channels>,
     /// Runs the connections to masters.
     runtime: Handle,
     client_id: ClientId,
     counters: Arc<Counters>,
     observer: Box<dyn Observer>,
     pub(crate) state: watch::Sender<MastersState>,
-    /// The master that last answered a hello.
-    pub(crate) answered: watch::Sender<String>,
     /// The leader that last answered a call, and when.
     last_answer: Mutex<Option<(Arc<Leader>, Instant)>>,
     /// Time in ms over which clients spread when they move to another master, as a watched master last reported it.
@@ -143,13 +141,12 @@ impl Masters {
         };
         Self {
             list,
-            channels: Channels::new(Arc::clone(&config.network), options),
+            channels: Arc::new(Channels::new(Arc::clone(&config.network), options)),
             runtime,
             client_id: ClientId::random(),
             counters,
             observer,
             state: watch::Sender::new(state),
-            answered: watch::Sender::new(String::new()),
             last_answer: Mutex::default(),
             spread_ms: AtomicU64::new(0),
             known: Mutex::new(Known {

@@ -16,7 +16,7 @@ const CALM: Duration = Duration::from_secs(1);
 /// Decides which master is asked for the leader, and when. It asks one at a time with pauses that double, because all
 /// who lost the leader look at the same time. Masters that were never asked come first, without a pause.
 #[derive(Debug)]
-pub struct Poller {
+pub(crate) struct Poller {
     pace: Backoff,
     /// Time before which no question is asked.
     next: Instant,
@@ -32,7 +32,7 @@ pub struct Poller {
 
 /// The next step of a poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Ask this master. The caller reports the end of the question to [`Poller::ended`].
     Ask(String),
     /// Look again at this time, or when a question has ended.
@@ -41,8 +41,7 @@ pub enum Step {
 
 impl Poller {
     /// Makes a poller whose pauses between questions double from `first` to `most`.
-    #[must_use]
-    pub fn new(first: Duration, most: Duration, now: Instant) -> Self {
+    pub(crate) fn new(first: Duration, most: Duration, now: Instant) -> Self {
         Self {
             pace: Backoff::new(first, most),
             next: now,
@@ -56,7 +55,7 @@ impl Poller {
 
     /// Begins a search. `head_start` is the time that an open watch gets to report the leader before masters are asked.
     /// Within it, only the lost leader and masters that were never asked are asked.
-    pub fn begin(&mut self, now: Instant, head_start: Duration) {
+    pub(crate) fn begin(&mut self, now: Instant, head_start: Duration) {
         if self.looked.is_some_and(|looked| now < looked + CALM) {
             return;
         }
@@ -67,7 +66,7 @@ impl Poller {
 
     /// Decides at `now` which of `masters` to ask. `named` is the leader that stopped answering. It is asked first, and
     /// then every other time, because it alone can say that it still leads.
-    pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
+    pub(crate) fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
         self.looked = Some(now);
         self.asked.retain(|address, _| masters.contains(address));
         let waiting = self.open.values().map(|since| *since + PATIENCE).filter(|until| now < *until).min();
@@ -106,7 +105,7 @@ impl Poller {
     }
 
     /// Records that the question to `address` was answered or given up.
-    pub fn ended(&mut self, address: &str) {
+    pub(crate) fn ended(&mut self, address: &str) {
         self.open.remove(address);
     }
 }

@@ -7,19 +7,18 @@ use crate::Backoff;
 
 /// First and longest pause between a watch that broke and the next. A mounted store is in no hurry: a leader that loses
 /// its leadership ends the heartbeats itself. If both heartbeats and watch are gone, the masters are asked.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Time for which a watch must last to count as one that worked, so that the pauses start over.
-const WORKED: Duration = Duration::from_secs(5);
+pub(crate) const WORKED: Duration = Duration::from_secs(5);
 /// Shortest time between two watches that are opened without a pause, so that a master that comes and goes does not
 /// void the pauses.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Decides which master is watched besides the leader, and when its watch is opened. The leader's heartbeats are watch
-/// enough.
+/// Decides which master is watched besides the leader, and when its watch is opened.
 ///
 /// A watch reports the next leader at the moment of its election, earlier than the answer to a question would.
 #[derive(Debug)]
-pub struct SecondWatch {
+pub(crate) struct SecondWatch {
     /// The master that is watched, or will be after the pause.
     watched: Option<String>,
     /// Whether the present watch has brought news.
@@ -35,7 +34,7 @@ pub struct SecondWatch {
 
 /// A decision about the watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WatchStep {
+pub(crate) enum WatchStep {
     /// Leave the watch as it is.
     Keep,
     /// End the watch; there is no other master to watch.
@@ -51,21 +50,19 @@ pub enum WatchStep {
 
 impl SecondWatch {
     /// Starts with the master at place `first` among all, so that not every store of a fleet watches the same one.
-    #[must_use]
-    pub fn new(first: usize) -> Self {
+    pub(crate) fn new(first: usize) -> Self {
         let pace = Backoff::new(PAUSE.0, PAUSE.1);
         Self { watched: None, hears: false, pace, next: first, came_back: None, hurried: None }
     }
 
     /// Returns whether an open watch has brought news, so that it will report the next leader.
-    #[must_use]
-    pub fn hears(&self) -> bool {
+    pub(crate) fn hears(&self) -> bool {
         self.hears
     }
 
     /// Decides at `now` what to do about the watch. `masters` are all known masters. `turn` delays a watch that is
     /// opened, because all watchers of a master that begins to lead change over at the same moment.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         now: Instant,
         leader: Option<&str>,
@@ -104,17 +101,31 @@ impl SecondWatch {
         WatchStep::Open { address, pause }
     }
 
+    /// Returns the master that is watched, or will be after the pause.
+    pub(crate) fn watched(&self) -> Option<&str> {
+        self.watched.as_deref()
+    }
+
+    /// Gives up the watch of `address`, which goes on as that of the leader; returns whether there was one.
+    pub(crate) fn hand_over(&mut self, address: &str) -> bool {
+        let is_watched = self.watched.as_deref() == Some(address);
+        if is_watched {
+            (self.watched, self.hears) = (None, false);
+        }
+        is_watched
+    }
+
     /// Takes in that the master at `from` answered a question, or that its watch brought news. `leads`: it is the
     /// leader, which needs no second watch.
-    pub fn heard(&mut self, from: &str, by_watch: bool, leads: bool) {
-        self.hears |= by_watch;
+    pub(crate) fn heard(&mut self, from: &str, by_watch: bool, leads: bool) {
+        self.hears |= by_watch && self.watched.as_deref() == Some(from);
         if !self.hears && !leads {
             self.came_back = Some(from.to_owned());
         }
     }
 
     /// Takes in that the watch of `address` ended after it had `lasted` this long.
-    pub fn ended(&mut self, address: &str, lasted: Duration) {
+    pub(crate) fn ended(&mut self, address: &str, lasted: Duration) {
         if self.watched.as_deref() == Some(address) {
             (self.watched, self.hears) = (None, false);
             if lasted >= WORKED {

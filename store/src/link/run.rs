@@ -30,8 +30,8 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
     let LinkConfig { masters, network, lent, identity, served, status, keep_cluster } = config;
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
-    let finder = Finder::new(network.clone(), masters, status.clone(), leader, keep_cluster);
-    let _finder = Background(tokio::spawn(finder.run(redirects).in_current_span()));
+    let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster);
+    let _finder = Background(tokio::spawn(finder.run(network.clone()).in_current_span()));
     let mut following = Following {
         network,
         lent,

@@ -14,7 +14,7 @@ use crate::avoid::AvoidList;
 use crate::background::Background;
 use crate::call::LeaderClient;
 use crate::config::Config;
-use crate::core::{Core, Follow, Lanes};
+use crate::core::{ApplyChanges, Core, Lanes};
 use crate::local::Local;
 use crate::masters::{MasterList, Masters, discover};
 use crate::metrics::Counters;
@@ -41,8 +41,12 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
     let listed = list.resolve().await;
     let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
     let mode = Arc::new(ModeSwitch::new(config.leader_timeout, counters.clone()));
-    let follow =
-        Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone(), mode: mode.clone() };
+    let follow = ApplyChanges {
+        local: local.clone(),
+        avoid: avoid.clone(),
+        counters: counters.clone(),
+        mode: mode.clone(),
+    };
     let runtime = background.handle().clone();
     let masters = Masters::new(&config, list, listed, counters.clone(), Box::new(follow), runtime.clone());
     let masters = Arc::new(masters);

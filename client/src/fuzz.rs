@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
-use mc_discovery::{Leader, Listed, Said, read_event, read_hello};
+use mc_discovery::{ClusterReport, Leader, Listed, read_hello, read_update};
 use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
     detail_of, status_of,
@@ -22,14 +22,14 @@ use crate::admin::Lookup;
 use crate::avoid::AvoidList;
 use crate::call::{Joined, failure_of};
 use crate::config::Config;
-use crate::core::Follow;
+use crate::core::ApplyChanges;
 use crate::keys::read_presences;
 use crate::local::Local;
 use crate::masters::{MasterList, Masters};
 use crate::metrics::Counters;
 use crate::mode::ModeSwitch;
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
-use crate::put::{Pending, PutItem, Refused, Round, Written};
+use crate::put::{PendingPut, PutItem, PutStep, StartRefusal, StartedPut};
 
 /// Cluster of the fake master.
 const CLUSTER: ClusterId = ClusterId(7);
@@ -40,15 +40,15 @@ const NODE: NodeId = NodeId(1);
 /// Processes a master's answer to a hello; returns whether the client knows a leader afterwards.
 pub fn hello(reply: &HelloReply) -> bool {
     let Some(masters) = unmet() else { return false };
-    let Ok(said) = read_hello(reply.clone()) else { return false };
-    masters.greeted(ADDRESS, said);
+    let Ok(report) = read_hello(reply.clone()) else { return false };
+    masters.greeted(ADDRESS, report);
     knows_leader(&masters)
 }
 
 /// Processes an event of a watched master; returns whether the client knows a leader afterwards.
 pub fn watch(event: &WatchEvent) -> bool {
     let Some(masters) = met() else { return false };
-    let read = read_event(event.clone());
+    let read = read_update(event.clone());
     assert!(read.stores.len() <= event.stores.len(), "each store is judged once");
     masters.watched(ADDRESS, read);
     knows_leader(&masters)
@@ -103,16 +103,16 @@ pub fn describe(reply: &BatchDescribeReply) -> bool {
 pub fn put_start(reply: &BatchPutStartReply) -> bool {
     let item = &PutItem::of_values([(&b"key"[..], &b"value"[..])].into_iter())[0];
     let granted = grants(CLUSTER, reply.grants.clone(), Instant::now());
-    let refused = Refused { no_space: reply.no_space.clone(), largest_segment: reply.largest_segment };
+    let refused = StartRefusal { no_space: reply.no_space.clone(), largest_segment: reply.largest_segment };
     reply.results.iter().all(|result| {
-        let Ok(put) = Pending::new(0, item) else { return false };
+        let Ok(put) = PendingPut::new(0, item) else { return false };
         if result.code != Code::Ok as i32 {
-            black_box(Round::not_started(put, result.code, &[StoreId(7)], &refused));
+            black_box(PutStep::not_started(put, result.code, &[StoreId(7)], &refused));
             return true;
         }
         let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();
         check(usable.iter().map(|(_, place)| place), &granted);
-        let written = Written::new(put, result.replicas.len(), &usable);
+        let written = StartedPut::new(put, result.replicas.len(), &usable);
         let accounted = written.replicas.len() + written.failed.len();
         assert_eq!(accounted, result.replicas.len(), "each replica is to be written or has failed");
         !written.replicas.is_empty()
@@ -126,7 +126,7 @@ fn unmet() -> Option<Masters> {
     let counters = Arc::new(Counters::new());
     let (local, avoid) = (Arc::new(Local::new(&config)), Arc::new(AvoidList::new()));
     let mode = Arc::new(ModeSwitch::new(config.leader_timeout, counters.clone()));
-    let follow = Box::new(Follow { local, avoid, counters: counters.clone(), mode });
+    let follow = Box::new(ApplyChanges { local, avoid, counters: counters.clone(), mode });
     // Nothing is sent, so it need not be driven.
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
@@ -137,8 +137,9 @@ fn unmet() -> Option<Masters> {
 /// Returns the state of a client whose master has answered a hello and named no leader.
 fn met() -> Option<Masters> {
     let masters = unmet()?;
-    let said = Said { cluster: Some(CLUSTER), node: Some(NODE), leader: None, masters: Vec::new() };
-    masters.greeted(ADDRESS, said);
+    let report =
+        ClusterReport { cluster: Some(CLUSTER), node: Some(NODE), leader: None, masters: Vec::new() };
+    masters.greeted(ADDRESS, report);
     Some(masters)
 }
 

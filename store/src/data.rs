@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::descriptors;
-use crate::link::{Identity, Served};
+use crate::link::{Registration, Served};
 use crate::transports::TransportReport;
 
 /// Serves the same memory and port under one epoch after the other.
@@ -234,23 +234,23 @@ impl Data {
         }
     }
 
-    fn begin(&self, identity: Identity) -> std::io::Result<()> {
+    fn begin(&self, registration: Registration) -> std::io::Result<()> {
         let mut serving = self.serving.lock();
-        let begun = self.serve(identity)?;
+        let begun = self.serve(registration)?;
         begun.server.admit_own_calls(&self.memory);
         *serving = Some(begun);
         Ok(())
     }
 
-    fn serve(&self, identity: Identity) -> std::io::Result<Serving> {
+    fn serve(&self, registration: Registration) -> std::io::Result<Serving> {
         // The same socket each time: connections that arrive in between wait in its backlog.
         let listener = self.listener.try_clone()?;
         let _in_runtime = self.runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = DataServer::new(DataServerConfig {
             store: self.store,
-            epoch: identity.epoch,
-            key: identity.key,
+            epoch: registration.epoch,
+            key: registration.key,
             segments: self.memory.segments(),
             authority: self.authority.clone(),
             grant_lifetime: MAX_GRANT_LIFETIME,
@@ -261,7 +261,7 @@ impl Data {
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
-        let sharing = self.share(&server, identity, &stop);
+        let sharing = self.share(&server, registration, &stop);
         let serving = server.clone().serve(listener, stop.clone());
         let task = self.runtime.spawn(async move {
             tokio::join!(serving, sharing);
@@ -275,10 +275,10 @@ impl Data {
     fn share(
         &self,
         server: &Arc<DataServer>,
-        identity: Identity,
+        registration: Registration,
         stop: &CancellationToken,
     ) -> impl Future<Output = ()> + use<> {
-        let (access, name) = (self.offer.shm(), socket_name(self.store, identity.epoch));
+        let (access, name) = (self.offer.shm(), socket_name(self.store, registration.epoch));
         let listener = match access {
             ShmAccess::Off => None,
             ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)
@@ -360,7 +360,7 @@ impl Served for Data {
         self.authority.learn(cluster, time);
     }
 
-    fn register(&self, identity: Identity) -> BoxFuture<'_, ()> {
+    fn register(&self, registration: Registration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.stop().await;
             let segments = self.memory.segments();
@@ -369,7 +369,7 @@ impl Served for Data {
                 tracing::error!("the segments were not prepared");
             }
             loop {
-                match self.begin(identity) {
+                match self.begin(registration) {
                     Ok(()) => return,
                     // Usually the process is out of descriptors; transfers that end free some.
                     Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),

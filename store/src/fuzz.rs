@@ -1,6 +1,6 @@
 //! Internal decoders, exposed for tests/fuzz. Each function returns whether its input could be read.
 
-use mc_discovery::{Said, read_event, read_hello};
+use mc_discovery::{ClusterReport, read_hello, read_update};
 use mc_proto::v1::{HelloReply, WatchEvent};
 use mc_transfer::Authority;
 use mc_types::{Clock, ClusterId, ClusterTime};
@@ -34,11 +34,11 @@ pub fn hello(reply: &HelloReply) -> bool {
 
 /// Reads an event of a watch; returns whether it names a leader of a cluster.
 pub fn watch(event: &WatchEvent) -> bool {
-    names_leader(&read_event(event.clone()).said)
+    names_leader(&read_update(event.clone()).report)
 }
 
-fn names_leader(said: &Said) -> bool {
-    let leader = said.leader.as_ref();
+fn names_leader(report: &ClusterReport) -> bool {
+    let leader = report.leader.as_ref();
     assert!(leader.is_none_or(|leader| !leader.address.is_empty()), "a leader can be asked");
-    said.cluster.is_some() && leader.is_some()
+    report.cluster.is_some() && leader.is_some()
 }

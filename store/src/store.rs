@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
 use crate::error::{Port, StartError};
-use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
+use crate::link::{Advertised, Link, LinkConfig, LinkStatus, Registration, Served, StoreInfo};
 use crate::masters::MasterList;
 use crate::segments::Segments;
 use crate::state::{Serving, StoreState, StoreStatus};
@@ -113,10 +113,10 @@ impl Opened {
             Offer { transports: config.transport, shm: config.shm, rdma },
         ));
         data.register_all_with_cards();
-        let identity = Identity::draw();
-        data.register(identity).await;
-        let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch, memory.sizes()));
-        let lent = Lent {
+        let registration = Registration::draw();
+        data.register(registration).await;
+        let status = Arc::new(LinkStatus::new(clock, cluster, registration.epoch, memory.sizes()));
+        let info = StoreInfo {
             store,
             name: state.name.clone(),
             advertised: Advertised::new(config.advertise.as_deref(), data_address, config.http_port),
@@ -124,8 +124,8 @@ impl Opened {
         let config = LinkConfig {
             masters: state.masters.subscribe(),
             network,
-            lent,
-            identity,
+            info,
+            registration,
             served: data.clone(),
             status: status.clone(),
             keep_cluster: Box::new(move |cluster| keep(&data_dir, cluster)),

@@ -119,13 +119,14 @@ impl Admin {
     pub async fn status_of(&self, address: &str) -> Result<MasterStatus, Error> {
         let masters = &self.client.core().leader.masters;
         let fail = |code: Code, why: String| Error::definite("status", code, address, why);
-        let mut line = masters.line(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
+        let mut channel =
+            masters.channel(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
         // Name no cluster in the request, so that masters of any cluster answer.
         let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
         let request = StatusRequest { caller: Some(caller) };
         let answer = self
             .client
-            .run("status", 1, async { timeout(STATUS_TIMEOUT, line.client.status(request)).await })
+            .run("status", 1, async { timeout(STATUS_TIMEOUT, channel.client.status(request)).await })
             .await;
         let failed = match answer {
             Ok(Ok(reply)) => {
@@ -139,7 +140,7 @@ impl Admin {
             },
             Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
         };
-        masters.renew(address, &line);
+        masters.replace_channel(address, &channel);
         Err(failed)
     }
 

@@ -8,7 +8,7 @@
 //! - A message is sent by a task of the client's runtime. If a call did that in its own future, a caller that stops polling it
 //!   would keep a place for ever, and dropping it would cancel the others in its message.
 //! - A call waits for its answer alone. If it is dropped while it waits to be sent, it is left out. Afterwards its message goes on
-//!   for the others, and its part of the answer is dropped, which revokes the puts that it started ([`Unended`]).
+//!   for the others, and its part of the answer is dropped, which revokes the puts that it started ([`RevokeOnDrop`]).
 //! - The deadline of a message is the latest of its calls. Each call has its own deadline besides.
 //!
 //! No place is lost, and no call waits while a place is free: both are counted under one lock, in which a place that is given
@@ -26,8 +26,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::joined::Joined;
-use super::revokes::{Revokes, Unended};
-use super::{Answer, CallError, LeaderClient, MAX_REQUEST_BYTES, Repeat};
+use super::revokes::{RevokeOnDrop, Revokes};
+use super::{CallError, LeaderClient, LeaderReply, MAX_REQUEST_BYTES, Repeat};
 use crate::Error;
 use crate::mode::ClientMode;
 
@@ -61,20 +61,20 @@ struct Shared<R: Joined> {
     together: usize,
     /// Whether the master that answered last tells the calls of a message apart.
     apart: AtomicBool,
-    state: Mutex<State<R>>,
+    state: Mutex<LaneState<R>>,
 }
 
 #[derive(Debug)]
-struct State<R: Joined> {
+struct LaneState<R: Joined> {
     under_way: usize,
     /// Whether the runtime has ended, and with it every message.
     is_over: bool,
-    waiting: VecDeque<Waiting<R>>,
+    waiting: VecDeque<WaitingCall<R>>,
 }
 
 /// A call that was not sent.
 #[derive(Debug)]
-struct Waiting<R: Joined> {
+struct WaitingCall<R: Joined> {
     request: R,
     deadline: Instant,
     /// Maximum time from when it is sent.
@@ -84,7 +84,7 @@ struct Waiting<R: Joined> {
 }
 
 /// An answer, and the puts that were started with it.
-pub(crate) type Delivered<T> = (Result<Answer<T>, CallError>, Unended);
+pub(crate) type Delivered<T> = (Result<LeaderReply<T>, CallError>, RevokeOnDrop);
 
 impl<R: Joined> Lane<R> {
     /// A lane of at most `most` messages.
@@ -104,7 +104,7 @@ impl<R: Joined> Lane<R> {
             most,
             together,
             apart: AtomicBool::new(false),
-            state: Mutex::new(State { under_way: 0, is_over: false, waiting: VecDeque::new() }),
+            state: Mutex::new(LaneState { under_way: 0, is_over: false, waiting: VecDeque::new() }),
         }))
     }
 
@@ -117,16 +117,16 @@ impl<R: Joined> Lane<R> {
             // Nothing is sent, or a message that needs no others.
             let deadline = deadline.min(Instant::now() + limit);
             // A leader may be found just then, and start puts whose answer is lost or dropped with this future.
-            let mut unended = Unended::new(&shared.revokes, request.started());
+            let mut unended = RevokeOnDrop::new(&shared.revokes, request.started());
             let answer = shared.leader.call(&request, deadline, Repeat::Freely).await;
             if !may_have_started(&answer) {
-                unended.settled();
+                unended.disarm();
             }
             return (answer, unended);
         }
         let (to, mut answer) = oneshot::channel();
         let state = Arc::new(AtomicU8::new(WAITING));
-        let waiting = Waiting { request, deadline, limit, state: Arc::clone(&state), to };
+        let waiting = WaitingCall { request, deadline, limit, state: Arc::clone(&state), to };
         let due = {
             let mut state = shared.state.lock();
             // Dropped here, it resolves the answer. In this future it would live until the deadline.
@@ -141,16 +141,16 @@ impl<R: Joined> Lane<R> {
         let call = InQueue(&state);
         match timeout_at(deadline + LAST_WORD, &mut answer).await {
             Ok(Ok(delivered)) => delivered,
-            Ok(Err(_)) => (Err(ended::<R>()), Unended::none()),
+            Ok(Err(_)) => (Err(ended::<R>()), RevokeOnDrop::none()),
             Err(_) if call.leave() => {
                 let why = "other calls of this client were before it, and it was not sent by its deadline";
                 let error = Error::definite(R::NAME, Code::RpcTimeout, "this client", why);
-                (Err(CallError::Failed(error)), Unended::none())
+                (Err(CallError::Failed(error)), RevokeOnDrop::none())
             }
             // The answer may have come between the two.
             Err(_) => answer.try_recv().unwrap_or_else(|_| {
                 let error = Error::definite(R::NAME, Code::RpcTimeout, "the leader", "no answer in time");
-                (Err(CallError::Failed(error.unknown())), Unended::none())
+                (Err(CallError::Failed(error.unknown())), RevokeOnDrop::none())
             }),
         }
     }
@@ -178,7 +178,7 @@ impl Drop for InQueue<'_> {
     }
 }
 
-impl<R: Joined> Waiting<R> {
+impl<R: Joined> WaitingCall<R> {
     /// Takes the call for a message; returns `false` if it is over.
     fn take(&self) -> bool {
         self.state.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -187,7 +187,7 @@ impl<R: Joined> Waiting<R> {
 
 impl<R: Joined> Shared<R> {
     /// Takes the calls of the messages that are to be sent now, and a place for each.
-    fn due(self: &Arc<Self>, state: &mut State<R>) -> Vec<Message<R>> {
+    fn due(self: &Arc<Self>, state: &mut LaneState<R>) -> Vec<Message<R>> {
         let mut due = Vec::new();
         while state.under_way < self.most {
             let calls = self.next(&mut state.waiting);
@@ -201,9 +201,9 @@ impl<R: Joined> Shared<R> {
     }
 
     /// Takes the calls of the next message, in the order in which they came; none if none waits.
-    fn next(&self, waiting: &mut VecDeque<Waiting<R>>) -> Vec<Waiting<R>> {
+    fn next(&self, waiting: &mut VecDeque<WaitingCall<R>>) -> Vec<WaitingCall<R>> {
         let together = if self.apart.load(Ordering::Relaxed) { self.together } else { 1 };
-        let mut calls: Vec<Waiting<R>> = Vec::new();
+        let mut calls: Vec<WaitingCall<R>> = Vec::new();
         let (mut items, mut bytes) = (0, 0);
         while calls.len() < together
             && let Some(call) = waiting.front()
@@ -232,7 +232,7 @@ impl<R: Joined> Shared<R> {
 
 /// A message under way; its drop gives its place to the next one.
 struct Message<R: Joined> {
-    calls: Vec<Waiting<R>>,
+    calls: Vec<WaitingCall<R>>,
     begun: bool,
     lane: Arc<Shared<R>>,
 }
@@ -256,7 +256,7 @@ impl<R: Joined> Message<R> {
         for ((to, answer), started) in to.into_iter().zip(split::<R>(answer, &sizes)).zip(started) {
             let puts = if may_have_started(&answer) { started } else { Vec::new() };
             // If the call is gone, this drops the puts.
-            drop(to.send((answer, Unended::new(&lane.revokes, puts))));
+            drop(to.send((answer, RevokeOnDrop::new(&lane.revokes, puts))));
         }
     }
 }
@@ -278,20 +278,20 @@ impl<R: Joined> Drop for Message<R> {
 }
 
 /// Returns whether the leader may have started the puts of a call with this answer.
-fn may_have_started<T>(answer: &Result<Answer<T>, CallError>) -> bool {
+fn may_have_started<T>(answer: &Result<LeaderReply<T>, CallError>) -> bool {
     answer.as_ref().err().is_none_or(CallError::is_unknown)
 }
 
 /// Splits the answer to a message into those to its calls.
 fn split<R: Joined>(
-    answer: Result<Answer<R::Reply>, CallError>,
+    answer: Result<LeaderReply<R::Reply>, CallError>,
     sizes: &[usize],
-) -> Vec<Result<Answer<R::Reply>, CallError>> {
+) -> Vec<Result<LeaderReply<R::Reply>, CallError>> {
     match answer {
         answer if sizes.len() == 1 => vec![answer],
-        Ok(Answer { reply, sent_at, repeated }) => match R::split(reply, sizes) {
+        Ok(LeaderReply { reply, sent_at, repeated }) => match R::split(reply, sizes) {
             Some(replies) => {
-                replies.into_iter().map(|reply| Ok(Answer { reply, sent_at, repeated })).collect()
+                replies.into_iter().map(|reply| Ok(LeaderReply { reply, sent_at, repeated })).collect()
             }
             None => {
                 let why = "its answer does not match the request";
@@ -341,7 +341,7 @@ mod tests {
         let calls = (0..100_000).map(|_| {
             let (to, answer) = oneshot::channel();
             let deadline = Instant::now() + LONG;
-            lane.0.state.lock().waiting.push_back(Waiting {
+            lane.0.state.lock().waiting.push_back(WaitingCall {
                 request: exist(1),
                 deadline,
                 limit: LONG,
@@ -377,7 +377,7 @@ mod tests {
     async fn a_message_of_several_calls_has_a_bounded_number_of_items_and_one_call_alone_any() {
         let lane = lane();
         lane.0.apart.store(true, Ordering::Relaxed);
-        let waiting = |items| Waiting {
+        let waiting = |items| WaitingCall {
             request: exist(items),
             deadline: Instant::now() + LONG,
             limit: LONG,

@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 #[cfg(feature = "testing")]
 pub(crate) use joined::Joined;
 pub(crate) use lane::Lane;
-pub(crate) use revokes::{Revokes, Unended, id_bytes};
+pub(crate) use revokes::{RevokeOnDrop, Revokes, id_bytes};
 pub(crate) use rpc::Rpc;
 
 use crate::Error;
@@ -56,7 +56,7 @@ pub(crate) enum Repeat {
 
 /// The leader's answer.
 #[derive(Debug)]
-pub(crate) struct Answer<T> {
+pub(crate) struct LeaderReply<T> {
     pub(crate) reply: T,
     /// When the answered try was sent. Leases count from here.
     pub(crate) sent_at: Instant,
@@ -137,7 +137,7 @@ impl LeaderClient {
         request: &R,
         deadline: Instant,
         repeat: Repeat,
-    ) -> Result<Answer<R::Reply>, CallError> {
+    ) -> Result<LeaderReply<R::Reply>, CallError> {
         let mut sent = false;
         let mut last = LastTry::new("the masters", "no leader is known");
         let mut asked: Option<Arc<Leader>> = None;
@@ -149,14 +149,14 @@ impl LeaderClient {
             if let Some(before) = &asked {
                 self.counters.retries.one();
                 // Ask a new leader at once, but give the one that just failed a moment.
-                if before.same_reign(&leader) || hops > MAX_HOPS {
+                if before.same_term(&leader) || hops > MAX_HOPS {
                     hops = 0;
                     sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
                 }
             }
             asked = Some(Arc::clone(&leader));
             let sent_at = Instant::now();
-            let Ok(mut line) = self.masters.line(&leader.address) else {
+            let Ok(mut channel) = self.masters.channel(&leader.address) else {
                 last = LastTry::new(&leader.address, "it is not an address");
                 self.masters.lost(&leader, sent_at);
                 continue;
@@ -170,11 +170,11 @@ impl LeaderClient {
                 Repeat::IfUnsent => deadline,
             };
             let mut is_doubtful = true;
-            let tried = self.attempt(R::send(&mut line.client, message), &leader, until, repeat).await;
+            let tried = self.attempt(R::send(&mut channel.client, message), &leader, until, repeat).await;
             let failure = match tried {
                 Tried::Answered(Ok(reply)) => {
                     self.masters.heard(&leader);
-                    return Ok(Answer { reply: reply.into_inner(), sent_at, repeated: sent });
+                    return Ok(LeaderReply { reply: reply.into_inner(), sent_at, repeated: sent });
                 }
                 Tried::Answered(Err(status)) => {
                     last = LastTry::new(&leader.address, status.message());
@@ -194,7 +194,7 @@ impl LeaderClient {
                     // The leader may be slow with this call alone. Another connection helps only if this one is dead.
                     is_doubtful = !self.masters.has_heard(&leader, sent_at);
                     if is_doubtful {
-                        self.masters.renew(&leader.address, &line);
+                        self.masters.replace_channel(&leader.address, &channel);
                         self.masters.doubt(&leader, sent_at);
                     }
                     longest *= 2;
@@ -215,12 +215,12 @@ impl LeaderClient {
                     }
                 }
                 Failure::Unsent => {
-                    self.masters.renew(&leader.address, &line);
+                    self.masters.replace_channel(&leader.address, &channel);
                     self.masters.lost(&leader, sent_at);
                 }
                 Failure::Lost => {
                     sent = true;
-                    if !matches!(self.mode.get(), ClientMode::Leader(now) if !now.same_reign(&leader))
+                    if !matches!(self.mode.get(), ClientMode::Leader(now) if !now.same_term(&leader))
                         && is_doubtful
                     {
                         self.masters.doubt(&leader, sent_at);
@@ -327,7 +327,7 @@ impl LeaderClient {
 /// Returns whether it is futile to wait for this leader's answer.
 fn is_superseded(mode: &ClientMode, leader: &Leader, repeat: Repeat) -> bool {
     match mode {
-        ClientMode::Leader(now) => !now.same_reign(leader),
+        ClientMode::Leader(now) => !now.same_term(leader),
         // Perhaps only another call's connection broke. A call that can be repeated need not wait to find out.
         ClientMode::Searching => repeat == Repeat::Freely,
         ClientMode::LocalOnly | ClientMode::Refused(_) | ClientMode::Closed => true,

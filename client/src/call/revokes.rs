@@ -45,12 +45,12 @@ pub(super) struct Abandoned {
 /// call. So a put is revoked wherever the answer is dropped, and not before the leader has started it. A call that is sent in its
 /// caller's future holds it from before, since no task is left to take the answer if that future is dropped.
 #[derive(Debug)]
-pub(crate) struct Unended {
+pub(crate) struct RevokeOnDrop {
     puts: Vec<PutId>,
     revokes: Option<Arc<Revokes>>,
 }
 
-impl Unended {
+impl RevokeOnDrop {
     pub(crate) fn none() -> Self {
         Self { puts: Vec::new(), revokes: None }
     }
@@ -74,12 +74,12 @@ impl Unended {
     }
 
     /// Revokes nothing: every put was ended or revoked, or may have been.
-    pub(crate) fn settled(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.puts.clear();
     }
 }
 
-impl Drop for Unended {
+impl Drop for RevokeOnDrop {
     fn drop(&mut self) {
         if let Some(revokes) = &self.revokes {
             revokes.add(&self.puts);
@@ -143,10 +143,10 @@ impl Revokes {
             let request = request(tenant, taken.iter().map(|abandoned| abandoned.put));
             let masters = &client.masters;
             let Some(leader) = masters.leader() else { return };
-            let Ok(mut line) = masters.line(&leader.address) else { return };
+            let Ok(mut channel) = masters.channel(&leader.address) else { return };
             let request =
                 BatchPutRevokeRequest { caller: Some(masters.caller(Some(leader.node))), ..request };
-            if !matches!(timeout_at(until, line.client.batch_put_revoke(request)).await, Ok(Ok(_))) {
+            if !matches!(timeout_at(until, channel.client.batch_put_revoke(request)).await, Ok(Ok(_))) {
                 return;
             }
         }
@@ -208,13 +208,14 @@ mod tests {
     #[test]
     fn puts_are_revoked_where_the_answer_is_dropped_unless_they_are_settled() {
         let revokes = Arc::new(Revokes::default());
-        let started = |puts: &[u128]| Unended::new(&revokes, puts.iter().map(|put| PutId(*put)).collect());
+        let started =
+            |puts: &[u128]| RevokeOnDrop::new(&revokes, puts.iter().map(|put| PutId(*put)).collect());
         drop(started(&[1, 2]));
-        started(&[3]).settled();
+        started(&[3]).disarm();
         let mut some = started(&[4, 5, 6]);
         some.retain(|put| put.0 != 5);
         let mut each = some.each();
-        each.next().unwrap().settled();
+        each.next().unwrap().disarm();
         drop(each);
         assert_eq!(queued(&revokes), [1, 2, 6]);
     }

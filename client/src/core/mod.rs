@@ -78,14 +78,14 @@ impl Lanes {
 
 /// Applies changes reported by the masters to the local objects and the avoid list.
 #[derive(Debug)]
-pub(crate) struct Follow {
+pub(crate) struct ApplyChanges {
     pub(crate) local: Arc<Local>,
     pub(crate) avoid: Arc<AvoidList>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) mode: Arc<ModeSwitch>,
 }
 
-impl Observer for Follow {
+impl Observer for ApplyChanges {
     fn changed(&self, change: Change) {
         match change {
             // Suspects hold for one leader's term; the new leader reports its own.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::destination::{Destination, Got};
 use super::report::report_mismatch;
 use crate::Error;
-use crate::call::{Answer, CallError};
+use crate::call::{CallError, LeaderReply};
 use crate::core::{
     Core, IN_FLIGHT, check_key, device_error, item_error, key_chunks, no_buffer_error, nonsense, read_error,
 };
@@ -48,7 +48,7 @@ pub enum Source {
 }
 
 /// One object being read.
-pub(crate) struct Slot<'a> {
+pub(crate) struct PendingGet<'a> {
     key: Bytes,
     destination: Destination<'a>,
     /// The whole of a doubtful object, out of which the destination is filled once the checksum was compared.
@@ -69,7 +69,7 @@ pub(crate) struct Slot<'a> {
     /// Whether the store that is read from now is one to avoid. It was left to the last and gets only this try.
     last_resort: bool,
     /// Why there is no result since the leader was last asked.
-    open: Open,
+    open: Unread,
     /// Number of rounds in which reading it failed.
     failures: usize,
     /// Whether the latest read got no buffer for memory of GPUs, so that a store is not to blame.
@@ -89,7 +89,7 @@ pub(crate) struct Located {
 
 /// Why an object has not been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum Unread {
     /// No place is left to read it from.
     Nowhere,
     /// The lease ended first: other calls had the connections, or the object is large. This does not count as a
@@ -122,8 +122,8 @@ impl<'c> Get<'c> {
         self,
         items: Vec<(Bytes, Destination<'a>)>,
     ) -> Vec<(GetResult, Source)> {
-        let slot = |(key, destination)| Slot::new(key, destination);
-        let mut slots: Vec<Slot<'a>> = items.into_iter().map(slot).collect();
+        let slot = |(key, destination)| PendingGet::new(key, destination);
+        let mut slots: Vec<PendingGet<'a>> = items.into_iter().map(slot).collect();
         let lengths: Vec<usize> = slots.iter().map(|slot| slot.key.len()).collect();
         let mut rest = slots.as_mut_slice();
         let mut chunks = Vec::new();
@@ -133,7 +133,8 @@ impl<'c> Get<'c> {
             rest = after;
         }
         futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
-        let result = |slot: Slot<'a>| (slot.result.unwrap_or_else(|| Err(nonsense("get"))), slot.source);
+        let result =
+            |slot: PendingGet<'a>| (slot.result.unwrap_or_else(|| Err(nonsense("get"))), slot.source);
         slots.into_iter().map(result).inspect(|(result, _)| self.count_get(result)).collect()
     }
 
@@ -145,7 +146,7 @@ impl<'c> Get<'c> {
         }
     }
 
-    async fn get_chunk(&self, slots: &mut [Slot<'_>]) {
+    async fn get_chunk(&self, slots: &mut [PendingGet<'_>]) {
         let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
         loop {
             let open = slots.iter().filter(|slot| slot.result.is_none());
@@ -178,7 +179,7 @@ impl<'c> Get<'c> {
             ..BatchGetRequest::default()
         };
         let (answer, _) = self.core.lanes.gets.call(request, self.deadline, self.core.call_timeout).await;
-        let Answer { reply, sent_at, .. } = answer.map_err(|error| match error {
+        let LeaderReply { reply, sent_at, .. } = answer.map_err(|error| match error {
             CallError::Failed(error) => CallError::Failed(read_error(error)),
             local_only @ CallError::LocalOnly { .. } => local_only,
         })?;
@@ -193,7 +194,7 @@ impl<'c> Get<'c> {
     /// round. Returns whether the lease was too short for a slot, so that the next round should wait.
     pub(crate) async fn read_round(
         &self,
-        slots: &mut [&mut Slot<'_>],
+        slots: &mut [&mut PendingGet<'_>],
         granted: &[Option<Granted>],
         lease: Instant,
     ) -> bool {
@@ -210,12 +211,12 @@ impl<'c> Get<'c> {
         let now = Instant::now();
         let mut expired = false;
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
-            slot.failures += usize::from(slot.open == Open::Failed);
+            slot.failures += usize::from(slot.open == Unread::Failed);
             match slot.open {
                 _ if now >= self.deadline => slot.result = Some(Err(slot.late())),
-                Open::Expired => expired = true,
-                Open::Failed if slot.failures < TRIES => {}
-                Open::Failed | Open::Nowhere => {
+                Unread::Expired => expired = true,
+                Unread::Failed if slot.failures < TRIES => {}
+                Unread::Failed | Unread::Nowhere => {
                     self.core.counters.unreachable_replicas.one();
                     slot.result = Some(Ok(None));
                 }
@@ -227,7 +228,7 @@ impl<'c> Get<'c> {
     /// Processes the leader's answer about one object: a miss, a hit in the local cache, or something to read.
     async fn take_in(
         &self,
-        slot: &mut Slot<'_>,
+        slot: &mut PendingGet<'_>,
         result: &mc_proto::v1::GetResult,
         granted: &[Option<Granted>],
     ) {
@@ -252,7 +253,7 @@ impl<'c> Get<'c> {
     }
 
     /// Prepares to read from an object, unless the local cache has its version.
-    pub(crate) async fn expect(&self, slot: &mut Slot<'_>, object: Described) {
+    pub(crate) async fn expect(&self, slot: &mut PendingGet<'_>, object: Described) {
         if let Some(value) = self.core.local.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
@@ -266,10 +267,15 @@ impl<'c> Get<'c> {
 
     /// Reads until every slot has a result or no replica left, or until the lease ends. It reads from all stores
     /// concurrently. A slot whose read failed moves on to its next replica without waiting for the other stores.
-    async fn read_replicas(&self, slots: &mut [&mut Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
+    async fn read_replicas(
+        &self,
+        slots: &mut [&mut PendingGet<'_>],
+        granted: &[Option<Granted>],
+        lease: Instant,
+    ) {
         let mut reads = FuturesUnordered::new();
         let open = slots.iter_mut().filter(|slot| slot.result.is_none());
-        let mut next: Vec<&mut Slot<'_>> = open.map(|slot| &mut **slot).collect();
+        let mut next: Vec<&mut PendingGet<'_>> = open.map(|slot| &mut **slot).collect();
         loop {
             for (grant, slots) in self.by_next_grant(next, lease) {
                 // `places` only names grants that are there.
@@ -288,11 +294,11 @@ impl<'c> Get<'c> {
     /// Groups the slots that have a place left to read by the index of its grant.
     fn by_next_grant<'s, 'a>(
         &self,
-        slots: Vec<&'s mut Slot<'a>>,
+        slots: Vec<&'s mut PendingGet<'a>>,
         lease: Instant,
-    ) -> BTreeMap<usize, Vec<&'s mut Slot<'a>>> {
+    ) -> BTreeMap<usize, Vec<&'s mut PendingGet<'a>>> {
         let now = Instant::now();
-        let mut by_grant: BTreeMap<usize, Vec<&'s mut Slot<'a>>> = BTreeMap::new();
+        let mut by_grant: BTreeMap<usize, Vec<&'s mut PendingGet<'a>>> = BTreeMap::new();
         for slot in slots {
             match slot.next_place(|store| self.core.avoid.avoids(store, now)) {
                 // The lease is over, so this answer must not be used.
@@ -312,9 +318,9 @@ impl<'c> Get<'c> {
     async fn read_slots<'s, 'a>(
         &self,
         from: &Granted,
-        mut slots: Vec<&'s mut Slot<'a>>,
+        mut slots: Vec<&'s mut PendingGet<'a>>,
         lease: Instant,
-    ) -> (StoreId, Vec<&'s mut Slot<'a>>, Vec<Result<Option<Checksum>, TransferError>>) {
+    ) -> (StoreId, Vec<&'s mut PendingGet<'a>>, Vec<Result<Option<Checksum>, TransferError>>) {
         let (mut ops, mut counts) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
         for slot in &mut slots {
             let before = ops.len();
@@ -323,7 +329,7 @@ impl<'c> Get<'c> {
             counts.push(ops.len() - before);
         }
         let mut answers = self.core.read_from(from, ops, lease).await.into_iter();
-        let result = |(slot, count): (&&mut Slot<'a>, usize)| {
+        let result = |(slot, count): (&&mut PendingGet<'a>, usize)| {
             // Every answer of the slot is taken, also those after an error.
             let checksums: Vec<_> = answers.by_ref().take(count).collect();
             let checksums = checksums.into_iter().collect::<Result<Vec<Checksum>, TransferError>>()?;
@@ -339,7 +345,7 @@ impl<'c> Get<'c> {
     /// and, if they are the whole object, their checksum is the writer's.
     fn judge_read(
         &self,
-        slot: &mut Slot<'_>,
+        slot: &mut PendingGet<'_>,
         store: StoreId,
         result: Result<Option<Checksum>, TransferError>,
     ) {
@@ -356,7 +362,7 @@ impl<'c> Get<'c> {
                 report_mismatch(self.core, &slot.key, version, store);
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
                 slot.ruled_out.push((version, store));
-                slot.open = Open::Failed;
+                slot.open = Unread::Failed;
             }
             Ok(_) => {
                 self.core.counters.bytes_read.add(slot.target().len());
@@ -388,12 +394,12 @@ impl<'c> Get<'c> {
                     | TransferError::NoRdma { .. }
                     | TransferError::NoEndpoint { .. } => slot.ruled_out.push((version, store)),
                 }
-                slot.open = Open::Failed;
+                slot.open = Unread::Failed;
             }
         }
     }
 
-    async fn answer_locally(&self, slots: &mut [Slot<'_>]) {
+    async fn answer_locally(&self, slots: &mut [PendingGet<'_>]) {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             slot.source = Source::Local;
             if let Some(entry) = self.core.local.cache.any(&slot.key) {
@@ -422,7 +428,7 @@ fn late() -> Error {
     Error::definite("get", Code::RpcTimeout, "the stores", "the objects were not read by the deadline")
 }
 
-impl<'a> Slot<'a> {
+impl<'a> PendingGet<'a> {
     pub(crate) fn new(key: Bytes, destination: Destination<'a>) -> Self {
         let refused = check_key("get", &key).err().map(Err);
         Self {
@@ -437,7 +443,7 @@ impl<'a> Slot<'a> {
             broken: Vec::new(),
             range: 0,
             last_resort: false,
-            open: Open::Nowhere,
+            open: Unread::Nowhere,
             failures: 0,
             no_buffer: false,
         }
@@ -456,8 +462,8 @@ impl<'a> Slot<'a> {
 
     /// Notes that the lease ended before the object was read, unless a read has failed.
     fn expired(&mut self) {
-        if self.open == Open::Nowhere {
-            self.open = Open::Expired;
+        if self.open == Unread::Nowhere {
+            self.open = Unread::Expired;
         }
     }
 
@@ -468,7 +474,7 @@ impl<'a> Slot<'a> {
 
     /// Prepares to read from an object that the leader has described.
     fn expect(&mut self, object: Described) {
-        self.open = Open::Nowhere;
+        self.open = Unread::Nowhere;
         match self.destination.make_room(object.size) {
             Err(error) => self.result = Some(Err(error)),
             Ok(()) if self.destination.len() == 0 => self.result = Some(Ok(Some(self.destination.filled()))),
@@ -566,7 +572,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-fn fail_open(slots: &mut [Slot<'_>], error: &Error) {
+fn fail_open(slots: &mut [PendingGet<'_>], error: &Error) {
     for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
         slot.result = Some(Err(error.clone()));
     }
@@ -581,26 +587,26 @@ mod tests {
     #[test]
     fn doubtful_objects_are_copied_up_to_a_limit_and_the_rest_waits_for_the_next_round() {
         let slot = |doubtful, destination| {
-            let mut slot = Slot::new(Bytes::from_static(b"k"), destination);
+            let mut slot = PendingGet::new(Bytes::from_static(b"k"), destination);
             let size = 100 << 20;
             slot.expect(Described { version: PutId(1), size, checksum: 7, doubtful, places: Vec::new() });
             slot
         };
         let part = || Destination::ranges(vec![ByteRange { offset: 5, len: 10 }]);
         let mut copied = 0;
-        let mut outcome = |mut slot: Slot<'_>, compares| {
+        let mut outcome = |mut slot: PendingGet<'_>, compares| {
             slot.copy_if_doubtful(compares, &mut copied);
             (slot.copy.is_some(), slot.open)
         };
-        assert_eq!(outcome(slot(false, part()), true), (false, Open::Nowhere), "as it is");
+        assert_eq!(outcome(slot(false, part()), true), (false, Unread::Nowhere), "as it is");
         assert_eq!(
             outcome(slot(true, Destination::whole()), true),
-            (false, Open::Nowhere),
+            (false, Unread::Nowhere),
             "compared as it is"
         );
-        assert_eq!(outcome(slot(true, Destination::whole()), false), (true, Open::Nowhere));
-        assert_eq!(outcome(slot(true, part()), true), (true, Open::Nowhere));
-        assert_eq!(outcome(slot(true, part()), true), (false, Open::Expired));
+        assert_eq!(outcome(slot(true, Destination::whole()), false), (true, Unread::Nowhere));
+        assert_eq!(outcome(slot(true, part()), true), (true, Unread::Nowhere));
+        assert_eq!(outcome(slot(true, part()), true), (false, Unread::Expired));
         copied = 0;
         let mut large = slot(true, part());
         large.copy_if_doubtful(true, &mut copied);

@@ -13,4 +13,4 @@ pub use owned::{GetIntoOwned, GotOwned};
 pub use ranges::{GetRangesInto, RangeInto};
 
 pub(crate) use destination::{Destination, Got};
-pub(crate) use engine::{ASK_AGAIN, Get, Located, Slot};
+pub(crate) use engine::{ASK_AGAIN, Get, Located, PendingGet};

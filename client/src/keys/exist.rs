@@ -50,7 +50,7 @@ impl Presence {
 
 /// Keys of a call, packed for its requests.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct KeyBatch {
     requests: Vec<Packed>,
     /// Keys that no master would accept, by their place in the call.
     refused: Vec<(usize, Error)>,
@@ -64,7 +64,7 @@ struct Packed {
     lengths: Vec<u32>,
 }
 
-impl Asked {
+impl KeyBatch {
     pub(crate) fn of<K: AsRef<[u8]>>(keys: &[K]) -> Self {
         let mut refused = Vec::new();
         let mut good: Vec<&[u8]> = Vec::with_capacity(keys.len());
@@ -103,9 +103,9 @@ impl Packed {
     }
 }
 
-pub(crate) async fn presences(core: &Core, asked: Asked, lease: Lease) -> Vec<Result<Presence, Error>> {
+pub(crate) async fn presences(core: &Core, asked: KeyBatch, lease: Lease) -> Vec<Result<Presence, Error>> {
     let deadline = Instant::now() + core.call_timeout;
-    let Asked { requests, refused, count } = asked;
+    let KeyBatch { requests, refused, count } = asked;
     let calls: Vec<_> = requests.into_iter().map(|keys| presences_of(core, keys, lease, deadline)).collect();
     let answers: Vec<_> = futures::stream::iter(calls).buffered(IN_FLIGHT).collect().await;
     let mut answers = answers.into_iter().flatten();
@@ -190,7 +190,7 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::BeingWritten | Presence::Absent => None,
         };
-        self.run("exist", keys.len(), presences(self.core(), Asked::of(keys), Lease::Grant))
+        self.run("exist", keys.len(), presences(self.core(), KeyBatch::of(keys), Lease::Grant))
             .await
             .into_iter()
             .map(|presence| presence.map(size))
@@ -206,7 +206,7 @@ impl Client {
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
         let mut results =
-            self.run("exist", 1, presences(self.core(), Asked::of(&[key.as_ref()]), Lease::Grant)).await;
+            self.run("exist", 1, presences(self.core(), KeyBatch::of(&[key.as_ref()]), Lease::Grant)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
@@ -222,7 +222,7 @@ impl Client {
 
     /// [`peek`](Self::peek) for many keys; one result each, in order.
     pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
-        self.run("exist", keys.len(), presences(self.core(), Asked::of(keys), Lease::None)).await
+        self.run("exist", keys.len(), presences(self.core(), KeyBatch::of(keys), Lease::None)).await
     }
 }
 

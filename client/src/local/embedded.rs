@@ -26,12 +26,12 @@ pub(crate) struct Embedded {
     store: StoreId,
     /// The store owns it, and it is gone once the store has stopped.
     memory: Weak<Memory>,
-    account: Cache<Box<[u8]>, Spot, Weight>,
+    account: Cache<Box<[u8]>, EmbeddedPlace, Weight>,
 }
 
 /// Place of an object in this process's store, from a leader's description or from a put of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct EmbeddedPlace {
     pub(crate) size: u64,
     checksum: Checksum,
     segment: u32,
@@ -41,8 +41,8 @@ pub(crate) struct Spot {
 #[derive(Clone, Debug)]
 struct Weight;
 
-impl Weighter<Box<[u8]>, Spot> for Weight {
-    fn weight(&self, key: &Box<[u8]>, _: &Spot) -> u64 {
+impl Weighter<Box<[u8]>, EmbeddedPlace> for Weight {
+    fn weight(&self, key: &Box<[u8]>, _: &EmbeddedPlace) -> u64 {
         key.len() as u64 + ENTRY_OVERHEAD
     }
 }
@@ -58,13 +58,13 @@ impl Embedded {
         size: u64,
         checksum: Checksum,
         mut places: impl Iterator<Item = &'a Place>,
-    ) -> Option<Spot> {
+    ) -> Option<EmbeddedPlace> {
         let place = places.find(|place| place.store == self.store)?;
-        Some(Spot { size, checksum, segment: place.segment, offset: place.offset })
+        Some(EmbeddedPlace { size, checksum, segment: place.segment, offset: place.offset })
     }
 
     /// Records the place of a key's object. Without a place here, forgets the key.
-    pub(crate) fn note(&self, key: &[u8], spot: Option<Spot>) {
+    pub(crate) fn note(&self, key: &[u8], spot: Option<EmbeddedPlace>) {
         match spot {
             Some(spot) => self.account.insert(key.into(), spot),
             None => self.forget(key),
@@ -72,17 +72,17 @@ impl Embedded {
     }
 
     /// Returns the recorded place of a key's object, while the store's memory exists.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Spot> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<EmbeddedPlace> {
         self.account.get(key).filter(|spot| self.segment(spot).is_some())
     }
 
-    fn segment(&self, spot: &Spot) -> Option<Arc<Segment>> {
+    fn segment(&self, spot: &EmbeddedPlace) -> Option<Arc<Segment>> {
         self.memory.upgrade()?.segment(spot.segment)
     }
 
     /// Copies the object into buffers, which in sum are as long as the object; returns `false` if it no longer lies
     /// there. It yields after every piece, so that a large object delays neither other tasks nor a deadline.
-    pub(crate) async fn read(&self, spot: &Spot, into: Vec<ReadBuffer<'_>>) -> bool {
+    pub(crate) async fn read(&self, spot: &EmbeddedPlace, into: Vec<ReadBuffer<'_>>) -> bool {
         let Some(segment) = self.segment(spot) else { return false };
         let (mut offset, mut checksum) = (spot.offset, Checksum::of(&[]));
         for mut rest in into {
@@ -178,13 +178,13 @@ mod tests {
         let (_memory, embedded) = holding(&[0xff]);
         let spot = embedded.find(b"k").unwrap();
         assert!(
-            !embedded.read(&Spot { segment: 1, ..spot }, vec![(&mut [0]).into()]).await,
+            !embedded.read(&EmbeddedPlace { segment: 1, ..spot }, vec![(&mut [0]).into()]).await,
             "no such segment"
         );
         assert!(
-            !embedded.read(&Spot { offset: 4 << 20, ..spot }, vec![(&mut [0]).into()]).await,
+            !embedded.read(&EmbeddedPlace { offset: 4 << 20, ..spot }, vec![(&mut [0]).into()]).await,
             "past its end"
         );
-        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, vec![(&mut [0]).into()]).await);
+        assert!(!embedded.read(&EmbeddedPlace { offset: u64::MAX, ..spot }, vec![(&mut [0]).into()]).await);
     }
 }

@@ -5,7 +5,7 @@ mod embedded;
 mod unpublished;
 
 pub(crate) use cache::LocalCache;
-pub(crate) use embedded::{Embedded, Spot};
+pub(crate) use embedded::{Embedded, EmbeddedPlace};
 pub(crate) use unpublished::{LocalPut, Unpublished};
 
 use crate::config::Config;

@@ -137,13 +137,13 @@ impl Unpublished {
     }
 
     /// Bars keys from being published until the guard is dropped.
-    pub(crate) fn bar<'a>(&'a self, keys: Vec<Bytes>, cache: &'a LocalCache) -> Bar<'a> {
+    pub(crate) fn bar<'a>(&'a self, keys: Vec<Bytes>, cache: &'a LocalCache) -> PublishBarrier<'a> {
         let mut queue = self.queue.lock();
         for key in &keys {
             *queue.barred.entry(key.clone()).or_default() += 1;
         }
         drop(queue);
-        Bar { unpublished: self, cache, removed: vec![false; keys.len()], keys }
+        PublishBarrier { unpublished: self, cache, removed: vec![false; keys.len()], keys }
     }
 
     /// Waits until there is something to publish. Only one task may wait.
@@ -234,10 +234,10 @@ fn is_refusal(code: Code) -> bool {
     matches!(code, Code::ObjectTooLarge | Code::InvalidKey | Code::InvalidParams)
 }
 
-/// Bar on the keys of a remove, lifted when dropped.
+/// PublishBarrier on the keys of a remove, lifted when dropped.
 ///
 /// Dropping it also drops the local puts that were removed or may have been, even if the remove is abandoned half-way.
-pub(crate) struct Bar<'a> {
+pub(crate) struct PublishBarrier<'a> {
     unpublished: &'a Unpublished,
     cache: &'a LocalCache,
     keys: Vec<Bytes>,
@@ -245,7 +245,7 @@ pub(crate) struct Bar<'a> {
     removed: Vec<bool>,
 }
 
-impl Bar<'_> {
+impl PublishBarrier<'_> {
     /// Waits until none of the keys is being published, or until `deadline`.
     ///
     /// No publish of them can begin, and no end is missed because the receiver exists before the queue is checked.
@@ -277,7 +277,7 @@ impl Bar<'_> {
     }
 }
 
-impl Drop for Bar<'_> {
+impl Drop for PublishBarrier<'_> {
     fn drop(&mut self) {
         let mut queue = self.unpublished.queue.lock();
         for (key, removed) in self.keys.iter().zip(&self.removed) {
@@ -344,7 +344,7 @@ mod tests {
             self.unpublished.ended(put, &result, &self.cache, &self.counters)
         }
 
-        fn bar(&self, key: u128) -> Bar<'_> {
+        fn bar(&self, key: u128) -> PublishBarrier<'_> {
             self.unpublished.bar(vec![key_of(key)], &self.cache)
         }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_discovery::{
-    Changed, Event, Listed, Phase, Said, Search, SearchOptions, SearchOwner, Situation, Unsaid, drive,
+    Changed, ClusterReport, HelloError, Listed, Phase, Search, SearchOptions, SearchOwner, Situation,
+    WatchUpdate, drive,
 };
 use mc_proto::v1::Caller;
 use mc_types::HostPort;
@@ -71,17 +72,17 @@ impl SearchOwner for Owner {
         self.masters.listed(list);
     }
 
-    fn answered(&mut self, from: &str, asked: Instant, answer: Result<Said, Unsaid>) {
+    fn answered(&mut self, from: &str, asked: Instant, answer: Result<ClusterReport, HelloError>) {
         match answer {
-            Ok(said) => self.masters.greeted(from, said),
-            Err(Unsaid::Busy(_)) => self.masters.busy(from),
-            Err(Unsaid::Skewed(theirs)) => self.masters.skewed(from, &theirs),
-            Err(Unsaid::Refused(why) | Unsaid::Silent(why)) => self.masters.silent(from, asked, why),
+            Ok(report) => self.masters.greeted(from, report),
+            Err(HelloError::Busy(_)) => self.masters.busy(from),
+            Err(HelloError::VersionSkew(theirs)) => self.masters.skewed(from, &theirs),
+            Err(HelloError::Refused(why) | HelloError::Silent(why)) => self.masters.silent(from, asked, why),
         }
     }
 
-    fn watched(&mut self, from: &str, event: Event) {
-        self.masters.watched(from, event);
+    fn watched(&mut self, from: &str, update: WatchUpdate) {
+        self.masters.watched(from, update);
     }
 
     fn watch_ended(&mut self, from: &str) {

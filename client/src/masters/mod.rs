@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_discovery::{
-    Channels, ClusterIdentity, Event, Leader, LeaderView, Line, Listed, Said, Source, Verdict, caller,
+    Channels, ClusterIdentity, ClusterReport, Leader, LeaderView, Listed, MasterChannel, Verdict,
+    WatchUpdate, Witness, caller,
 };
 use mc_net::ChannelOptions;
 use mc_proto::v1::Caller;
@@ -95,7 +96,7 @@ struct Known {
     listed: Listed,
     /// Addresses of the masters as masters of our cluster report them.
     learned: BTreeSet<String>,
-    heard: BTreeMap<String, Heard>,
+    contacts: BTreeMap<String, Contact>,
     /// Whether a master of our cluster that speaks our protocol has ever answered.
     met_ours: bool,
     /// The last refusal, even if that master no longer answers.
@@ -109,9 +110,9 @@ struct Known {
 
 /// Result of the last attempt to ask a master.
 #[derive(Clone, Debug)]
-enum Heard {
+enum Contact {
     /// Why it did not answer.
-    Silence(String),
+    Silent(String),
     Usable,
     Refused(Arc<Refusal>),
 }
@@ -154,7 +155,7 @@ impl Masters {
                 identity: ClusterIdentity::new(config.cluster, listed.clone()),
                 listed,
                 learned: BTreeSet::new(),
-                heard: BTreeMap::new(),
+                contacts: BTreeMap::new(),
                 met_ours: false,
                 last_refusal: None,
                 judged_by: None,
@@ -168,14 +169,14 @@ impl Masters {
     ///
     /// # Errors
     /// When `address` is not a host and a port.
-    pub(crate) fn line(&self, address: &str) -> Result<Line, tonic::transport::Error> {
+    pub(crate) fn channel(&self, address: &str) -> Result<MasterChannel, tonic::transport::Error> {
         let _context = self.runtime.enter();
-        self.channels.to(address)
+        self.channels.get(address)
     }
 
-    /// Makes the next call to a master use a new channel instead of `line`.
-    pub(crate) fn renew(&self, address: &str, line: &Line) {
-        self.channels.replace(address, line);
+    /// Makes the next call to a master use a new channel instead of `channel`.
+    pub(crate) fn replace_channel(&self, address: &str, channel: &MasterChannel) {
+        self.channels.replace(address, channel);
     }
 
     /// Returns the leader, if one is known.
@@ -197,18 +198,18 @@ impl Masters {
     }
 
     /// Processes a master's answer to a hello.
-    pub(crate) fn greeted(&self, address: &str, said: Said) {
+    pub(crate) fn greeted(&self, address: &str, report: ClusterReport) {
         self.learn(|known| {
-            if !known.belongs(self, address, &said) {
+            if !known.belongs(self, address, &report) {
                 return;
             }
-            match (said.leader, said.node) {
+            match (report.leader, report.node) {
                 // Keep the address that answered here, whatever address the leader gives others.
                 (Some(leader), Some(node)) if leader.node == node => {
-                    if known.view.current().is_some_and(|current| current.same_reign(&leader)) {
+                    if known.view.current().is_some_and(|current| current.same_term(&leader)) {
                         known.doubted_since = None;
                     }
-                    known.offer(Leader { address: address.to_owned(), ..leader }, Source::Itself);
+                    known.offer(Leader { address: address.to_owned(), ..leader }, Witness::Leader);
                 }
                 (named, node) => {
                     // The master that we took for the leader says that it does not lead.
@@ -218,7 +219,7 @@ impl Masters {
                         known.give_up(&current, Instant::now());
                     }
                     if let Some(leader) = named {
-                        known.offer(leader, Source::Other);
+                        known.offer(leader, Witness::Other);
                     }
                 }
             }
@@ -231,21 +232,21 @@ impl Masters {
     }
 
     /// Processes an event of a watched master: who leads, which stores are suspect, and the spread of its watchers.
-    pub(crate) fn watched(&self, address: &str, event: Event) {
-        let Event { said, spread, stores, all_suspects } = event;
+    pub(crate) fn watched(&self, address: &str, event: WatchUpdate) {
+        let WatchUpdate { report, spread, stores, all_suspects } = event;
         self.spread_ms.store(u64::try_from(spread.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.learn(|known| {
             // Only a hello tells whether we speak the same protocol, so an event before the first hello is not used.
-            let usable = match known.heard.get(address) {
+            let usable = match known.contacts.get(address) {
                 None => false,
-                Some(Heard::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
-                Some(Heard::Silence(_) | Heard::Usable) => true,
+                Some(Contact::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
+                Some(Contact::Silent(_) | Contact::Usable) => true,
             };
             if usable
-                && known.belongs(self, address, &said)
-                && let Some(leader) = said.leader
+                && known.belongs(self, address, &report)
+                && let Some(leader) = report.leader
             {
-                known.offer(leader, Source::Other);
+                known.offer(leader, Witness::Other);
             }
         });
         self.observer.changed(match all_suspects {
@@ -265,7 +266,10 @@ impl Masters {
     /// Records that a master is busy and postponed a hello: it is alive.
     pub(crate) fn busy(&self, address: &str) {
         self.learn(|known| {
-            known.heard.entry(address.to_owned()).or_insert_with(|| Heard::Silence("it is busy".to_owned()));
+            known
+                .contacts
+                .entry(address.to_owned())
+                .or_insert_with(|| Contact::Silent("it is busy".to_owned()));
             if known.view.current().is_some_and(|current| current.address == address) {
                 known.doubted_since = None;
             }
@@ -283,14 +287,14 @@ impl Masters {
     /// its own wait alone that there is no leader.
     pub(crate) fn has_heard(&self, leader: &Leader, since: Instant) -> bool {
         let last = self.last_answer.lock();
-        last.as_ref().is_some_and(|(by, at)| *at >= since && by.same_reign(leader))
+        last.as_ref().is_some_and(|(by, at)| *at >= since && by.same_term(leader))
     }
 
     /// Returns when the silence of a leader began that has not answered a message sent at `since`: not before its last answer to any
     /// call. Otherwise the slowest call of many would start the leader timeout at a time at which the leader was well.
     fn silent_since(&self, leader: &Leader, since: Instant) -> Instant {
         let last = self.last_answer.lock();
-        last.as_ref().filter(|(by, _)| by.same_reign(leader)).map_or(since, |(_, at)| since.max(*at))
+        last.as_ref().filter(|(by, _)| by.same_term(leader)).map_or(since, |(_, at)| since.max(*at))
     }
 
     /// Records that a master did not answer a hello that was sent at `asked` in time.
@@ -303,7 +307,7 @@ impl Masters {
             return self.busy(address);
         }
         self.learn(|known| {
-            known.heard.insert(address.to_owned(), Heard::Silence(why));
+            known.contacts.insert(address.to_owned(), Contact::Silent(why));
             if let Some(since) = known.doubted_since
                 && let Some(current) = known.view.current().cloned()
                 && current.address == address
@@ -318,7 +322,7 @@ impl Masters {
         self.learn(|known| {
             known.give_up(from, Instant::now());
             if let Some(leader) = to {
-                known.offer(leader, Source::Other);
+                known.offer(leader, Witness::Other);
             }
         });
     }
@@ -332,7 +336,7 @@ impl Masters {
     /// Doubts the leader, which has not answered a message sent at `since`, so that it is asked whether it still leads.
     pub(crate) fn doubt(&self, leader: &Leader, since: Instant) {
         self.learn(|known| {
-            if known.view.current().is_some_and(|current| current.same_reign(leader)) {
+            if known.view.current().is_some_and(|current| current.same_term(leader)) {
                 known.doubted_since = Some(known.doubted_since.map_or(since, |before| before.min(since)));
             }
         });
@@ -356,12 +360,12 @@ impl Masters {
     /// Returns why the masters that were asked last can't be used; `None` if all of them can.
     pub(crate) fn failure(&self) -> Option<String> {
         let known = self.known.lock();
-        let failure = |(address, heard): (&String, &Heard)| match heard {
-            Heard::Silence(why) => Some(format!("{address}: {why}")),
-            Heard::Refused(refusal) => Some(refusal.to_string()),
-            Heard::Usable => None,
+        let failure = |(address, heard): (&String, &Contact)| match heard {
+            Contact::Silent(why) => Some(format!("{address}: {why}")),
+            Contact::Refused(refusal) => Some(refusal.to_string()),
+            Contact::Usable => None,
         };
-        let failures: Vec<String> = known.heard.iter().filter_map(failure).collect();
+        let failures: Vec<String> = known.contacts.iter().filter_map(failure).collect();
         (!failures.is_empty()).then(|| failures.join("; "))
     }
 
@@ -372,8 +376,8 @@ impl Masters {
         if known.identity.is_settled() {
             return None;
         }
-        known.heard.values().find_map(|heard| match heard {
-            Heard::Refused(refusal) if matches!(**refusal, Refusal::Cluster { .. }) => {
+        known.contacts.values().find_map(|heard| match heard {
+            Contact::Refused(refusal) if matches!(**refusal, Refusal::Cluster { .. }) => {
                 Some(Arc::clone(refusal))
             }
             _ => None,
@@ -406,7 +410,7 @@ impl Masters {
             .collect();
         let leader = known.leader(self.leader());
         let doubted = known.doubted_since.is_some();
-        let all_tried = known.listed.addresses.iter().all(|address| known.heard.contains_key(address));
+        let all_tried = known.listed.addresses.iter().all(|address| known.contacts.contains_key(address));
         self.state.send_if_modified(|state| {
             let before = state.clone();
             if *state.targets != targets {
@@ -426,17 +430,17 @@ impl Masters {
 
 impl Known {
     /// Records what a master says, and returns whether it may be used as one of our cluster.
-    fn belongs(&mut self, masters: &Masters, address: &str, said: &Said) -> bool {
+    fn belongs(&mut self, masters: &Masters, address: &str, report: &ClusterReport) -> bool {
         // A master that waits for its cluster to form has no cluster id yet. It does no harm.
-        if let Some(reported) = said.cluster {
-            if !self.identity_of(masters, address, said.node, reported) {
+        if let Some(reported) = report.cluster {
+            if !self.identity_of(masters, address, report.node, reported) {
                 return false;
             }
-            if !said.masters.is_empty() {
-                self.learned = said.masters.iter().cloned().collect();
+            if !report.masters.is_empty() {
+                self.learned = report.masters.iter().cloned().collect();
             }
         }
-        self.heard.insert(address.to_owned(), Heard::Usable);
+        self.contacts.insert(address.to_owned(), Contact::Usable);
         self.met_ours = true;
         true
     }
@@ -465,7 +469,7 @@ impl Known {
                 self.view.forget();
                 self.learned.clear();
                 self.leaderless_since.get_or_insert_with(Instant::now);
-                self.heard.retain(|_, heard| !matches!(heard, Heard::Refused(_)));
+                self.contacts.retain(|_, heard| !matches!(heard, Contact::Refused(_)));
                 masters.observer.changed(Change::NewCluster);
                 true
             }
@@ -480,16 +484,17 @@ impl Known {
     }
 
     fn refuse(&mut self, address: &str, refusal: Refusal) {
-        let known = matches!(self.heard.get(address), Some(Heard::Refused(before)) if **before == refusal);
+        let known =
+            matches!(self.contacts.get(address), Some(Contact::Refused(before)) if **before == refusal);
         if !known {
             tracing::warn!("{refusal}");
             let refusal = Arc::new(refusal);
             self.last_refusal = Some(Arc::clone(&refusal));
-            self.heard.insert(address.to_owned(), Heard::Refused(refusal));
+            self.contacts.insert(address.to_owned(), Contact::Refused(refusal));
         }
     }
 
-    fn offer(&mut self, leader: Leader, source: Source) {
+    fn offer(&mut self, leader: Leader, source: Witness) {
         self.view.offer(leader, source);
     }
 
@@ -519,9 +524,9 @@ pub(crate) mod tests {
     const LEADER: &str = "m:1";
 
     #[derive(Debug)]
-    struct Deaf;
+    struct IgnoreChanges;
 
-    impl Observer for Deaf {
+    impl Observer for IgnoreChanges {
         fn changed(&self, _: Change) {}
         fn published(&self, _: &MastersState) {}
     }
@@ -531,7 +536,7 @@ pub(crate) mod tests {
         let config = Config::default();
         let (list, listed) = (MasterList::parse(LEADER).unwrap(), Listed::of(LEADER, &[]));
         let counters = Arc::new(Counters::new());
-        Arc::new(Masters::new(&config, list, listed, counters, Box::new(Deaf), runtime))
+        Arc::new(Masters::new(&config, list, listed, counters, Box::new(IgnoreChanges), runtime))
     }
 
     /// Returns the state of a client with a leader.
@@ -539,8 +544,8 @@ pub(crate) mod tests {
         let masters = unmet(Handle::current());
         let leader = Leader { node: NodeId(1), address: LEADER.to_owned(), term: 1 };
         let (node, cluster) = (Some(leader.node), Some(ClusterId(7)));
-        let said = Said { cluster, node, leader: Some(leader.clone()), masters: Vec::new() };
-        masters.greeted(LEADER, said);
+        let report = ClusterReport { cluster, node, leader: Some(leader.clone()), masters: Vec::new() };
+        masters.greeted(LEADER, report);
         assert!(masters.leader().is_some());
         (masters, Arc::new(leader))
     }
@@ -548,7 +553,7 @@ pub(crate) mod tests {
     #[test]
     fn a_connection_belongs_to_the_clients_runtime_whatever_the_caller_has() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        assert!(unmet(runtime.handle().clone()).line(LEADER).is_ok());
+        assert!(unmet(runtime.handle().clone()).channel(LEADER).is_ok());
     }
 
     #[tokio::test]

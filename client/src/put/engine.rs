@@ -14,8 +14,8 @@ use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::round::{Pending, PutItem, Refused, Round, Writes, Written};
-use crate::call::{CallError, Repeat, Unended, id_bytes};
+use super::round::{PendingPut, PutItem, PutStep, StartRefusal, StartedPut, Writes};
+use crate::call::{CallError, Repeat, RevokeOnDrop, id_bytes};
 use crate::config::LONGEST;
 use crate::core::{
     Core, Cost, IN_FLIGHT, Keep, cut, device_error, error_of_this_client, item_error, nonsense,
@@ -53,13 +53,13 @@ pub(crate) struct PutBatch<'c> {
 /// Outcome of starting a batch of puts.
 pub(crate) struct Started<'a> {
     /// Puts that the leader started, with their replicas.
-    pub(crate) puts: Vec<(Pending<'a>, Vec<Replica>)>,
+    pub(crate) puts: Vec<(PendingPut<'a>, Vec<Replica>)>,
     /// The grants that the replicas name.
     pub(crate) granted: Vec<Option<Granted>>,
     /// The other puts.
-    pub(crate) others: Vec<Round<'a>>,
+    pub(crate) others: Vec<PutStep<'a>>,
     /// The started puts, to be revoked if they are not ended.
-    pub(crate) unended: Unended,
+    pub(crate) unended: RevokeOnDrop,
 }
 
 /// Maximum bytes of the values of a call whose start shares a message with others. Larger ones may wait for room, and the others with
@@ -119,7 +119,7 @@ impl<'c> PutBatch<'c> {
         let mut pending = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
             if sent[at] == at {
-                match Pending::new(at, item) {
+                match PendingPut::new(at, item) {
                     Ok(put) => pending.push(put),
                     Err(error) => results[at] = Some(Err(error)),
                 }
@@ -150,12 +150,12 @@ impl<'c> PutBatch<'c> {
     /// Returns what each put costs the request that starts it; `payload` is the number of its bytes that follow at once.
     pub(crate) fn start_costs(
         &self,
-        pending: &[Pending<'_>],
-        payload: impl Fn(&Pending<'_>) -> u64,
+        pending: &[PendingPut<'_>],
+        payload: impl Fn(&PendingPut<'_>) -> u64,
     ) -> Vec<Cost> {
         let options = self.options;
         let stores = options.preferred.len() + self.core.avoid.avoided(Instant::now()).len();
-        let cost = |put: &Pending<'_>| Cost {
+        let cost = |put: &PendingPut<'_>| Cost {
             request: put.key.len()
                 + put.group.len().max(options.group.len())
                 + stores * STORE_ID_BYTES
@@ -167,7 +167,7 @@ impl<'c> PutBatch<'c> {
 
     fn start_item(
         &self,
-        put: &Pending<'_>,
+        put: &PendingPut<'_>,
         put_id: Bytes,
         options: &PutOptions,
         deadline_ms: u64,
@@ -211,18 +211,18 @@ impl<'c> PutBatch<'c> {
         }
     }
 
-    async fn put_chunk(&self, chunk: Vec<Pending<'_>>) -> Vec<(usize, Result<Put, Error>)> {
+    async fn put_chunk(&self, chunk: Vec<PendingPut<'_>>) -> Vec<(usize, Result<Put, Error>)> {
         let rounds = self.put_round(chunk).await;
-        rounds.into_iter().filter_map(Round::done).collect()
+        rounds.into_iter().filter_map(PutStep::done).collect()
     }
 
     /// Calls [`Self::put_round`], boxed because rounds are recursive.
-    fn another_round<'f, 'a: 'f>(&'f self, pending: Vec<Pending<'a>>) -> BoxFuture<'f, Vec<Round<'a>>> {
+    fn another_round<'f, 'a: 'f>(&'f self, pending: Vec<PendingPut<'a>>) -> BoxFuture<'f, Vec<PutStep<'a>>> {
         Box::pin(self.put_round(pending))
     }
 
     /// Starts, writes and ends puts. Failed puts are started once more at once, so every put is done when this returns.
-    async fn put_round<'a>(&self, pending: Vec<Pending<'a>>) -> Vec<Round<'a>> {
+    async fn put_round<'a>(&self, pending: Vec<PendingPut<'a>>) -> Vec<PutStep<'a>> {
         let Started { puts, granted, others, mut unended } = self.start(pending).await;
         let mut writes = Writes::new();
         let mut started = Vec::with_capacity(puts.len());
@@ -231,15 +231,15 @@ impl<'c> PutBatch<'c> {
             for (number, place) in &usable {
                 writes.entry(place.grant).or_default().push((started.len(), *number, *place));
             }
-            started.push(Written::new(put, replicas.len(), &usable));
+            started.push(StartedPut::new(put, replicas.len(), &usable));
         }
         let rounds = self.write_and_end(started, others, &writes, &granted).await;
-        unended.settled();
+        unended.disarm();
         rounds
     }
 
     /// Starts puts at the leader.
-    pub(crate) async fn start<'a>(&self, pending: Vec<Pending<'a>>) -> Started<'a> {
+    pub(crate) async fn start<'a>(&self, pending: Vec<PendingPut<'a>>) -> Started<'a> {
         let now = Instant::now();
         let avoid = self.core.avoid.avoided(now);
         let left = self.deadline.saturating_duration_since(now).as_millis();
@@ -265,15 +265,15 @@ impl<'c> PutBatch<'c> {
         let start = lane.call(request, self.deadline, self.core.call_timeout);
         let (answer, mut unended) = self.core.counters.put_start_ns.time(start).await;
         let none =
-            |others| Started { puts: Vec::new(), granted: Vec::new(), others, unended: Unended::none() };
+            |others| Started { puts: Vec::new(), granted: Vec::new(), others, unended: RevokeOnDrop::none() };
         let answer = match answer {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
-            Ok(_) => return none(Round::fail_all(pending, &nonsense("put start"))),
+            Ok(_) => return none(PutStep::fail_all(pending, &nonsense("put start"))),
             // Puts that may have been started are revoked with `unended`.
             Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending).await),
             Err(CallError::Failed(error)) => {
                 let error = Error { outcome: crate::Outcome::Definite, ..error };
-                return none(Round::fail_all(pending, &error));
+                return none(PutStep::fail_all(pending, &error));
             }
         };
         let granted = grants(
@@ -282,12 +282,12 @@ impl<'c> PutBatch<'c> {
             answer.sent_at,
         );
         let refused =
-            Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
+            StartRefusal { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
         let mut started = Started {
             puts: Vec::with_capacity(pending.len()),
             granted,
             others: Vec::new(),
-            unended: Unended::none(),
+            unended: RevokeOnDrop::none(),
         };
         for (put, result) in pending.into_iter().zip(answer.reply.results) {
             if result.code == Code::Ok as i32 {
@@ -296,7 +296,7 @@ impl<'c> PutBatch<'c> {
                 if result.code == Code::PutGone as i32 {
                     self.core.revokes.add(&[put.put]);
                 }
-                started.others.push(Round::not_started(put, result.code, &avoid, &refused));
+                started.others.push(PutStep::not_started(put, result.code, &avoid, &refused));
             }
         }
         // Both are in the order of the items.
@@ -312,11 +312,11 @@ impl<'c> PutBatch<'c> {
     /// puts. `not_started` are the other puts of the batch.
     async fn write_and_end<'a>(
         &self,
-        started: Vec<Written<'a>>,
-        not_started: Vec<Round<'a>>,
+        started: Vec<StartedPut<'a>>,
+        not_started: Vec<PutStep<'a>>,
         writes: &Writes,
         granted: &[Option<Granted>],
-    ) -> Vec<Round<'a>> {
+    ) -> Vec<PutStep<'a>> {
         let began = Instant::now();
         let mut writing = FuturesUnordered::new();
         for (grant, targets) in writes {
@@ -331,15 +331,15 @@ impl<'c> PutBatch<'c> {
             let write_by = write_by(began, self.deadline, kept);
             writing.push(async move { (targets, self.core.write_to(to, ops, Seal::Yes, write_by).await) });
         }
-        let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
-        let mut ending: FuturesUnordered<BoxFuture<'_, Vec<Round<'a>>>> = FuturesUnordered::new();
+        let mut puts: Vec<Option<StartedPut<'a>>> = started.into_iter().map(Some).collect();
+        let mut ending: FuturesUnordered<BoxFuture<'_, Vec<PutStep<'a>>>> = FuturesUnordered::new();
         let mut rounds = Vec::with_capacity(puts.len());
         ending.push(Box::pin(ready(not_started)));
         // Time at which the finished puts are ended without waiting for the others.
         let mut end_at = None;
         loop {
             let now = Instant::now();
-            let is_tried = |put: &Written<'a>| put.untried == 0;
+            let is_tried = |put: &StartedPut<'a>| put.untried == 0;
             if puts.iter().flatten().any(is_tried) {
                 if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
                     let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
@@ -364,8 +364,8 @@ impl<'c> PutBatch<'c> {
                     let mut again = Vec::new();
                     for round in ended {
                         match round {
-                            Round::Again(put) => again.push(put),
-                            done @ Round::Done(..) => rounds.push(done),
+                            PutStep::Again(put) => again.push(put),
+                            done @ PutStep::Done(..) => rounds.push(done),
                         }
                     }
                     if !again.is_empty() {
@@ -380,7 +380,7 @@ impl<'c> PutBatch<'c> {
 
     fn judge_write(
         &self,
-        put: &mut Written<'_>,
+        put: &mut StartedPut<'_>,
         number: u32,
         place: &Place,
         result: Result<Checksum, TransferError>,
@@ -408,19 +408,19 @@ impl<'c> PutBatch<'c> {
     }
 
     /// Ends the puts with a written replica, and revokes the others.
-    async fn finish<'a>(&self, tried: Vec<Written<'a>>) -> Vec<Round<'a>> {
+    async fn finish<'a>(&self, tried: Vec<StartedPut<'a>>) -> Vec<PutStep<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
             tried.into_iter().partition(|put| put.checksum.is_some());
         self.core.revokes.add(&unwritten.iter().map(|put| put.pending.put).collect::<Vec<_>>());
         let mut rounds: Vec<_> =
-            unwritten.into_iter().map(|put| Round::elsewhere(put, self.deadline)).collect();
+            unwritten.into_iter().map(|put| PutStep::elsewhere(put, self.deadline)).collect();
         if !written.is_empty() {
             rounds.extend(self.end(written).await);
         }
         rounds
     }
 
-    pub(crate) async fn end<'a>(self, written: Vec<Written<'a>>) -> Vec<Round<'a>> {
+    pub(crate) async fn end<'a>(self, written: Vec<StartedPut<'a>>) -> Vec<PutStep<'a>> {
         let ids = id_bytes(written.iter().map(|put| put.pending.put));
         let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,
@@ -434,7 +434,7 @@ impl<'c> PutBatch<'c> {
         let end = self.core.lanes.ends.call(request, self.deadline, self.core.call_timeout);
         let answer = match self.core.counters.put_end_ns.time(end).await.0 {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
-            Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
+            Ok(_) => return PutStep::fail_all(puts, &nonsense("put end").unknown()),
             Err(error) => {
                 // Certainly not ended, and never will be: a session alone can be finished later.
                 if self.fill != Fill::Session && !error.is_unknown() {
@@ -442,7 +442,7 @@ impl<'c> PutBatch<'c> {
                 }
                 return match error {
                     CallError::LocalOnly { sent: false } => self.keep_all(puts).await,
-                    error => Round::fail_all(puts, &error.into_error("put end")),
+                    error => PutStep::fail_all(puts, &error.into_error("put end")),
                 };
             }
         };
@@ -452,9 +452,9 @@ impl<'c> PutBatch<'c> {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
                     self.fill(&put);
-                    rounds.push(Round::Done(put.at, Ok(Put::Stored)));
+                    rounds.push(PutStep::Done(put.at, Ok(Put::Stored)));
                 }
-                Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
+                Ok(Code::ObjectAlreadyExists) => rounds.push(PutStep::Done(put.at, Ok(Put::AlreadyExists))),
                 // A try without an answer may have ended the put. Only the object itself can tell.
                 Ok(Code::PutGone) if answer.repeated || put.maybe_ended => open.push(put),
                 // `TRANSFER_FAIL`: all stores that it was written to were unmounted before. It never made an object, whichever
@@ -464,9 +464,9 @@ impl<'c> PutBatch<'c> {
                         && !put.again
                         && Instant::now() < self.deadline =>
                 {
-                    rounds.push(Round::Again(put.another()));
+                    rounds.push(PutStep::Again(put.another()));
                 }
-                _ => rounds.push(Round::Done(put.at, Err(item_error("put end", result.code)))),
+                _ => rounds.push(PutStep::Done(put.at, Err(item_error("put end", result.code)))),
             }
         }
         if !open.is_empty() {
@@ -479,7 +479,7 @@ impl<'c> PutBatch<'c> {
     ///
     /// An if-absent put is stored if the key's current object has the put's id. The outcome of any other put stays
     /// unknown.
-    async fn settle<'a>(&self, open: Vec<Pending<'a>>) -> Vec<Round<'a>> {
+    async fn settle<'a>(&self, open: Vec<PendingPut<'a>>) -> Vec<PutStep<'a>> {
         let mut versions = vec![None; open.len()];
         if self.options.mode == PutMode::IfAbsent {
             let keys = open.iter().map(|put| put.key.clone()).collect();
@@ -499,16 +499,16 @@ impl<'c> PutBatch<'c> {
         let settled = open.into_iter().zip(versions).map(|(put, version)| {
             if version == Some(put.put) {
                 self.fill(&put);
-                return Round::Done(put.at, Ok(Put::Stored));
+                return PutStep::Done(put.at, Ok(Put::Stored));
             }
             let why = "an earlier try to end the put got no answer, and the masters no longer know the put";
-            Round::Done(put.at, Err(Error::definite("put end", Code::PutGone, "the leader", why).unknown()))
+            PutStep::Done(put.at, Err(Error::definite("put end", Code::PutGone, "the leader", why).unknown()))
         });
         settled.collect()
     }
 
     /// Notes a stored put in the embedded store's account, and caches its value or drops the cached older version.
-    fn fill(&self, put: &Pending<'_>) {
+    fn fill(&self, put: &PendingPut<'_>) {
         if let Some(embedded) = &self.core.local.embedded {
             embedded.note(&put.key, put.spot);
         }
@@ -521,25 +521,25 @@ impl<'c> PutBatch<'c> {
     }
 
     /// Keeps if-absent puts in the local cache in local-only mode, queued for publishing if that is on.
-    async fn keep_all<'a>(&self, pending: Vec<Pending<'a>>) -> Vec<Round<'a>> {
+    async fn keep_all<'a>(&self, pending: Vec<PendingPut<'a>>) -> Vec<PutStep<'a>> {
         if self.fill == Fill::Publish {
-            return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
+            return pending.into_iter().map(|put| PutStep::Done(put.at, Ok(Put::LocalOnly))).collect();
         }
         if self.fill == Fill::Session {
             let why = "no leader is in reach, and a session keeps nothing locally";
             let error = Error::definite("put session", Code::NoLeader, "this client", why);
-            return Round::fail_all(pending, &error);
+            return PutStep::fail_all(pending, &error);
         }
         let options = Arc::new(self.options.clone());
         let mut rounds = Vec::with_capacity(pending.len());
         for put in pending {
-            rounds.push(Round::Done(put.at, self.keep(&put, &options).await));
+            rounds.push(PutStep::Done(put.at, self.keep(&put, &options).await));
         }
         rounds
     }
 
     /// Keeps an if-absent put in the local cache. A value that this client has of the key stays.
-    async fn keep(&self, put: &Pending<'_>, options: &Arc<PutOptions>) -> Result<Put, Error> {
+    async fn keep(&self, put: &PendingPut<'_>, options: &Arc<PutOptions>) -> Result<Put, Error> {
         if self.options.mode == PutMode::Upsert {
             let why = "no leader is in reach, and an upsert cannot be kept locally";
             return Err(Error::definite("upsert", Code::NoLeader, "this client", why));
@@ -572,7 +572,7 @@ impl<'c> PutBatch<'c> {
     }
 
     /// Returns a copy of a value of which some is in memory of a device; `None` of another one.
-    async fn copied_from_device(&self, put: &Pending<'_>) -> Result<Option<Bytes>, Error> {
+    async fn copied_from_device(&self, put: &PendingPut<'_>) -> Result<Option<Bytes>, Error> {
         if !put.from.iter().any(WriteBuffer::is_of_device) {
             return Ok(None);
         }
@@ -586,7 +586,7 @@ impl<'c> PutBatch<'c> {
     }
 
     /// Returns the value for the cache.
-    fn value(&self, put: &Pending<'_>) -> Bytes {
+    fn value(&self, put: &PendingPut<'_>) -> Bytes {
         let copied = || {
             let mut value = Vec::with_capacity(usize::try_from(put.size).unwrap_or(0));
             put.from.iter().for_each(|buffer| buffer.append_to(&mut value));

@@ -12,5 +12,5 @@ pub(crate) use engine::{
 };
 pub(crate) use publish::publish;
 #[cfg(feature = "testing")]
-pub(crate) use round::Refused;
-pub(crate) use round::{Pending, PutItem, Round, Written};
+pub(crate) use round::StartRefusal;
+pub(crate) use round::{PendingPut, PutItem, PutStep, StartedPut};

@@ -9,7 +9,7 @@ use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, StoreId};
 use tokio::time::Instant;
 
 use crate::core::{check_key, item_error, item_error_with};
-use crate::local::Spot;
+use crate::local::EmbeddedPlace;
 use crate::placement::Place;
 use crate::{Error, Put};
 
@@ -25,7 +25,7 @@ pub(crate) struct PutItem<'a> {
 
 /// A put that has no result yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Pending<'a> {
+pub(crate) struct PendingPut<'a> {
     /// Index in the batch.
     pub(crate) at: usize,
     pub(crate) key: Bytes,
@@ -45,7 +45,7 @@ pub(crate) struct Pending<'a> {
     /// Whether an earlier call may have ended it.
     pub(crate) maybe_ended: bool,
     /// Place in this process's own store, if a replica was written there.
-    pub(crate) spot: Option<Spot>,
+    pub(crate) spot: Option<EmbeddedPlace>,
 }
 
 impl<'a> PutItem<'a> {
@@ -67,7 +67,7 @@ impl<'a> PutItem<'a> {
     }
 }
 
-impl<'a> Pending<'a> {
+impl<'a> PendingPut<'a> {
     /// Creates a put that has not been started.
     pub(crate) fn new(at: usize, item: &'a PutItem<'_>) -> Result<Self, Error> {
         if item.group.len() > MAX_GROUP_LEN {
@@ -113,7 +113,7 @@ impl<'a> Pending<'a> {
 
 /// Reasons that the leader gave for the puts of a batch that it did not start.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct StartRefusal {
     /// Why there was no room for some; empty if there was.
     pub(crate) no_space: String,
     /// Bytes of the largest segment; 0 without stores.
@@ -124,8 +124,8 @@ pub(crate) struct Refused {
 pub(crate) type Writes = BTreeMap<usize, Vec<(usize, u32, Place)>>;
 
 /// A put whose replicas are being written, with the results so far.
-pub(crate) struct Written<'a> {
-    pub(crate) pending: Pending<'a>,
+pub(crate) struct StartedPut<'a> {
+    pub(crate) pending: PendingPut<'a>,
     pub(crate) replicas: Vec<u32>,
     /// Number of replicas that are still being written.
     pub(crate) untried: usize,
@@ -139,15 +139,15 @@ pub(crate) struct Written<'a> {
 }
 
 /// The state in which a round left one put.
-pub(crate) enum Round<'a> {
+pub(crate) enum PutStep<'a> {
     Done(usize, Result<Put, Error>),
-    Again(Pending<'a>),
+    Again(PendingPut<'a>),
 }
 
-impl<'a> Written<'a> {
+impl<'a> StartedPut<'a> {
     /// Creates the state of a put that the leader started with `replicas` replicas, before any write. Replicas missing
     /// from `usable`, because this client can't interpret them, count as failed.
-    pub(crate) fn new(pending: Pending<'a>, replicas: usize, usable: &[(u32, Place)]) -> Self {
+    pub(crate) fn new(pending: PendingPut<'a>, replicas: usize, usable: &[(u32, Place)]) -> Self {
         let usable: Vec<u32> = usable.iter().map(|(number, _)| *number).collect();
         let all = 0..u32::try_from(replicas).unwrap_or(0);
         let failed = all.filter(|number| !usable.contains(number)).map(|number| (number, StoreId::default()));
@@ -164,7 +164,7 @@ impl<'a> Written<'a> {
     }
 }
 
-impl<'a> Round<'a> {
+impl<'a> PutStep<'a> {
     /// Returns the result of a finished put with its index in the batch.
     pub(crate) fn done(self) -> Option<(usize, Result<Put, Error>)> {
         match self {
@@ -174,13 +174,18 @@ impl<'a> Round<'a> {
     }
 
     /// Decides about a put that the leader did not start. `avoided` are the stores that failed other calls.
-    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoided: &[StoreId], why: &Refused) -> Self {
+    pub(crate) fn not_started(
+        put: PendingPut<'a>,
+        code: i32,
+        avoided: &[StoreId],
+        why: &StartRefusal,
+    ) -> Self {
         let left_out = |store: &StoreId| put.choosy && !put.avoid.contains(store);
         match Code::try_from(code) {
             Ok(Code::ObjectAlreadyExists) => Self::Done(put.at, Ok(Put::AlreadyExists)),
             // Perhaps the only stores with room failed another call just now. They may be back, so try once with them.
             Ok(Code::NoAvailableHandle) if avoided.iter().any(left_out) => {
-                Self::Again(Pending { choosy: false, ..put })
+                Self::Again(PendingPut { choosy: false, ..put })
             }
             // The stores of its replicas were unmounted before the leader could answer. No master refuses a first start so for
             // another reason.
@@ -226,7 +231,7 @@ impl<'a> Round<'a> {
 
     /// Decides about a put of which no replica was written: start it once more on other stores, under a new id because
     /// the client is revoking the old one.
-    pub(crate) fn elsewhere(put: Written<'a>, deadline: Instant) -> Self {
+    pub(crate) fn elsewhere(put: StartedPut<'a>, deadline: Instant) -> Self {
         let at = put.pending.at;
         if let Some(error) = put.here {
             return Self::Done(at, Err(error));
@@ -237,11 +242,11 @@ impl<'a> Round<'a> {
             return Self::Done(at, Err(error));
         }
         let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
-        Self::Again(Pending { avoid: avoid.collect(), failure: Some(error), ..put.pending.another() })
+        Self::Again(PendingPut { avoid: avoid.collect(), failure: Some(error), ..put.pending.another() })
     }
 
     /// Fails every put with the same error.
-    pub(crate) fn fail_all(puts: Vec<Pending<'a>>, error: &Error) -> Vec<Self> {
+    pub(crate) fn fail_all(puts: Vec<PendingPut<'a>>, error: &Error) -> Vec<Self> {
         puts.into_iter().map(|put| Self::Done(put.at, Err(error.clone()))).collect()
     }
 }

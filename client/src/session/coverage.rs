@@ -16,11 +16,11 @@ pub(super) struct Coverage {
     /// Size of the object in bytes.
     size: u64,
     /// Length and state of each range, by its offset.
-    ranges: BTreeMap<u64, (u64, Written)>,
+    ranges: BTreeMap<u64, (u64, RangeState)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
+enum RangeState {
     /// The write was begun and has not succeeded.
     Begun,
     /// The write was begun and abandoned. It may still come; the checksum of its bytes.
@@ -31,7 +31,7 @@ enum Written {
 
 /// Why a range can't be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum RangeError {
     #[error("{range} do not lie within the object of {size} bytes")]
     Beyond { range: ByteRange, size: u64 },
     #[error("{range} overlap {other}, which were written before or are being written")]
@@ -62,7 +62,7 @@ impl Coverage {
         &mut self,
         ranges: &[ByteRange],
         sum: impl Fn(usize) -> Option<Checksum>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RangeError> {
         let mut before = Vec::with_capacity(ranges.len());
         for (at, range) in ranges.iter().enumerate() {
             match self.begin_one(*range, || sum(at)) {
@@ -86,34 +86,34 @@ impl Coverage {
         &mut self,
         range: ByteRange,
         sum: impl FnOnce() -> Option<Checksum>,
-    ) -> Result<Option<(u64, Written)>, Refused> {
+    ) -> Result<Option<(u64, RangeState)>, RangeError> {
         let size = self.size;
-        let end = range.end_within(size).ok_or(Refused::Beyond { range, size })?;
+        let end = range.end_within(size).ok_or(RangeError::Beyond { range, size })?;
         // The ranges are disjoint, so the last one that begins before the end is the one to overlap, if any is.
         if let Some((&offset, &(len, written))) = self.ranges.range(..end).next_back()
             && offset + len > range.offset
         {
             let other = ByteRange { offset, len };
             match written {
-                Written::Abandoned(abandoned) if other == range && sum() == Some(abandoned) => {}
-                Written::Abandoned(_) => return Err(Refused::Abandoned { range, other }),
-                Written::Begun | Written::Done(_) => return Err(Refused::Overlap { range, other }),
+                RangeState::Abandoned(abandoned) if other == range && sum() == Some(abandoned) => {}
+                RangeState::Abandoned(_) => return Err(RangeError::Abandoned { range, other }),
+                RangeState::Begun | RangeState::Done(_) => return Err(RangeError::Overlap { range, other }),
             }
         }
-        Ok(self.ranges.insert(range.offset, (range.len, Written::Begun)))
+        Ok(self.ranges.insert(range.offset, (range.len, RangeState::Begun)))
     }
 
     /// Notes that the write of the range begun at `offset` was abandoned; `checksum` is that of its bytes.
     pub(super) fn abandoned(&mut self, offset: u64, checksum: Checksum) {
-        if let Some((_, written @ Written::Begun)) = self.ranges.get_mut(&offset) {
-            *written = Written::Abandoned(checksum);
+        if let Some((_, written @ RangeState::Begun)) = self.ranges.get_mut(&offset) {
+            *written = RangeState::Abandoned(checksum);
         }
     }
 
     /// Notes that the range begun at `offset` is written.
     pub(super) fn done(&mut self, offset: u64, checksum: Checksum) {
         if let Some((_, written)) = self.ranges.get_mut(&offset) {
-            *written = Written::Done(checksum);
+            *written = RangeState::Done(checksum);
         }
     }
 
@@ -124,7 +124,7 @@ impl Coverage {
             if offset > end {
                 return Err(Incomplete::Gap(ByteRange { offset: end, len: offset - end }));
             }
-            let Written::Done(checksum) = written else {
+            let RangeState::Done(checksum) = written else {
                 return Err(Incomplete::Begun(ByteRange { offset, len }));
             };
             whole = whole.followed_by(checksum, len);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     /// Writes a range of `value`.
-    fn write(coverage: &mut Coverage, value: &[u8], range: ByteRange) -> Result<(), Refused> {
+    fn write(coverage: &mut Coverage, value: &[u8], range: ByteRange) -> Result<(), RangeError> {
         let bytes = |range: ByteRange| {
             let (from, len) = (usize::try_from(range.offset).unwrap(), usize::try_from(range.len).unwrap());
             Checksum::of(&value[from..from + len])
@@ -186,10 +186,10 @@ mod tests {
         coverage.begin(&[range(40, 20)], none).unwrap();
         for overlapping in [range(30, 11), range(40, 20), range(59, 1), range(45, 5), range(0, 90)] {
             let refused = coverage.begin(&[range(90, 5), overlapping], none).unwrap_err();
-            assert_eq!(refused, Refused::Overlap { range: overlapping, other: range(40, 20) });
+            assert_eq!(refused, RangeError::Overlap { range: overlapping, other: range(40, 20) });
         }
         let beyond = coverage.begin(&[range(95, 5), range(99, 2)], none).unwrap_err();
-        assert_eq!(beyond, Refused::Beyond { range: range(99, 2), size: 100 });
+        assert_eq!(beyond, RangeError::Beyond { range: range(99, 2), size: 100 });
         coverage.begin(&[range(0, 40), range(60, 40)], none).unwrap();
     }
 
@@ -210,11 +210,11 @@ mod tests {
         coverage.abandoned(0, ours);
         coverage.abandoned(4, ours);
         assert_eq!(coverage.checksum(), Err(Incomplete::Begun(range(0, 4))));
-        let refused = |range| Err(Refused::Abandoned { range, other: self::range(0, 4) });
+        let refused = |range| Err(RangeError::Abandoned { range, other: self::range(0, 4) });
         assert_eq!(coverage.begin(&[range(0, 4)], |_| Some(others)), refused(range(0, 4)));
         assert_eq!(coverage.begin(&[range(0, 4)], |_| None), refused(range(0, 4)), "unknown bytes");
         assert_eq!(coverage.begin(&[range(0, 3)], |_| Some(ours)), refused(range(0, 3)), "another range");
-        let done = Err(Refused::Overlap { range: range(4, 6), other: range(4, 6) });
+        let done = Err(RangeError::Overlap { range: range(4, 6), other: range(4, 6) });
         assert_eq!(
             coverage.begin(&[range(0, 4), range(4, 6)], |_| Some(ours)),
             done,

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::open_put::{OpenPut, WRITE};
 use super::seals;
 use crate::core::{Core, Cost, IN_FLIGHT, cut, nonsense};
-use crate::local::Spot;
-use crate::put::{Fill, PutBatch, Round, Written, note_results};
+use crate::local::EmbeddedPlace;
+use crate::put::{Fill, PutBatch, PutStep, StartedPut, note_results};
 use crate::{Error, Put, PutMode, PutOptions};
 
 /// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.
@@ -76,7 +76,7 @@ impl<'p> Finish<'p> {
         let mut ends = Vec::new();
         for (written, options) in written.into_iter().zip(&options) {
             let cost =
-                |put: &Written<'_>| Cost { request: put.pending.key.len() + END_ITEM_BYTES, payload: 0 };
+                |put: &StartedPut<'_>| Cost { request: put.pending.key.len() + END_ITEM_BYTES, payload: 0 };
             let chunks = cut(written.iter().map(cost).collect::<Vec<_>>());
             let mut written = written.into_iter();
             for chunk in chunks {
@@ -89,14 +89,14 @@ impl<'p> Finish<'p> {
             }
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
-        for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
+        for (at, result) in ended.into_iter().flatten().filter_map(PutStep::done) {
             results.push((at, self.puts[at].ended(result)));
         }
         results
     }
 
     /// Returns the object's place in this process's own store, if it was written there.
-    fn spot(&self, put: &OpenPut, written: &Written<'_>) -> Option<Spot> {
+    fn spot(&self, put: &OpenPut, written: &StartedPut<'_>) -> Option<EmbeddedPlace> {
         let whole = |number: u32| !written.failed.iter().any(|(failed, _)| *failed == number);
         let places = put.replicas.iter().filter(|(number, _)| whole(*number)).map(|(_, place)| place);
         self.core.local.embedded.as_ref()?.spot(put.size, Checksum(written.checksum?), places)

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use mc_types::PutId;
 
-use super::renewal::{Opened, SessionReads};
+use super::renewal::{OpenGet, SessionReads};
 use crate::core::nonsense;
 use crate::get::Destination;
 use crate::{ByteRange, Client, Error, RangeInto};
@@ -20,7 +20,7 @@ use crate::{ByteRange, Client, Error, RangeInto};
 /// See [`Client::batch_get_ranges`] for the promise that the bytes of a range are the right ones.
 pub struct GetSession {
     client: Client,
-    opened: Opened,
+    opened: OpenGet,
 }
 
 /// Ranges to read in a session into the caller's memory.

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::coverage::Coverage;
-use crate::call::Unended;
+use crate::call::RevokeOnDrop;
 use crate::core::error_of_this_client;
 use crate::placement::{Granted, Place, places};
-use crate::put::{KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, Pending, PutBatch, Written, write_by};
+use crate::put::{KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, PendingPut, PutBatch, StartedPut, write_by};
 use crate::{ByteRange, Error, Put, PutMode};
 
 /// Name of the step in error texts.
@@ -36,7 +36,7 @@ pub(crate) struct OpenPut {
     pub(super) deadline: Instant,
     progress: Mutex<Progress>,
     /// Revokes the put when the session is dropped, unless it was ended.
-    unended: Mutex<Unended>,
+    unended: Mutex<RevokeOnDrop>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Progress {
 }
 
 /// Results of writing a range, each with the number of its replica.
-pub(super) type Answers = Vec<(u32, Result<Checksum, TransferError>)>;
+pub(super) type WriteResults = Vec<(u32, Result<Checksum, TransferError>)>;
 
 impl OpenPut {
     /// Takes over a put that the leader started with `replicas`.
@@ -61,16 +61,16 @@ impl OpenPut {
     /// # Errors
     /// No replica can be written.
     pub(super) fn new(
-        put: Pending<'_>,
+        put: PendingPut<'_>,
         replicas: &[Replica],
         granted: &Arc<Vec<Option<Granted>>>,
-        unended: Unended,
+        unended: RevokeOnDrop,
         batch: &PutBatch<'_>,
     ) -> Result<Self, Error> {
         let usable: Vec<_> = places(replicas, granted, put.size).collect();
         let (id, key, size) = (put.put, put.key.clone(), put.size);
         // Replicas that this client can't interpret count as failed.
-        let Written { failed, why, .. } = Written::new(put, replicas.len(), &usable);
+        let StartedPut { failed, why, .. } = StartedPut::new(put, replicas.len(), &usable);
         let open = Self {
             id,
             key,
@@ -119,7 +119,7 @@ impl OpenPut {
 
     /// Records how the write of a range went. The range is written if a replica has it that has every other range, too.
     /// A replica that lacks it is given up.
-    pub(super) fn wrote(&self, range: ByteRange, mut answers: Answers) -> Result<(), Error> {
+    pub(super) fn wrote(&self, range: ByteRange, mut answers: WriteResults) -> Result<(), Error> {
         let mut progress = self.progress.lock();
         let (mut written, mut here) = (None, None);
         for (number, place) in self.live(&progress)? {
@@ -177,7 +177,7 @@ impl OpenPut {
     /// goes on. An error is definite only if no other call may have ended the put.
     pub(super) fn ended(&self, result: Result<Put, Error>) -> Result<Put, Error> {
         if result.is_ok() {
-            self.unended.lock().settled();
+            self.unended.lock().disarm();
             return result;
         }
         result.map_err(|error| {
@@ -193,13 +193,13 @@ impl OpenPut {
     /// Notes why the put can't be ended; frees its space if it never can.
     pub(super) fn refused(&self, error: &Error) {
         if matches!(error.code, Code::PutGone | Code::TransferFail) {
-            drop(std::mem::replace(&mut *self.unended.lock(), Unended::none()));
+            drop(std::mem::replace(&mut *self.unended.lock(), RevokeOnDrop::none()));
         }
     }
 
     /// Notes that the put was revoked.
     pub(crate) fn aborted(&self) {
-        self.unended.lock().settled();
+        self.unended.lock().disarm();
     }
 
     /// Notes that a replica can't be used.
@@ -214,14 +214,14 @@ impl OpenPut {
     }
 
     /// Returns the put, number `at` of its batch, as one to be ended. Its object must be complete.
-    pub(super) fn complete(&self, at: usize, now: Instant) -> Result<Written<'static>, Error> {
+    pub(super) fn complete(&self, at: usize, now: Instant) -> Result<StartedPut<'static>, Error> {
         let progress = self.progress.lock();
         let checksum = self.checksum(&progress, now).map_err(|error| progress.judged(error))?;
         // The bytes are not kept, so the put can't be started again.
         let pending =
-            Pending { put: self.id, again: true, ..Pending::sized(at, self.key.clone(), self.size)? };
-        let written = Written::new(pending, self.placed, &self.replicas);
-        Ok(Written { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written })
+            PendingPut { put: self.id, again: true, ..PendingPut::sized(at, self.key.clone(), self.size)? };
+        let written = StartedPut::new(pending, self.placed, &self.replicas);
+        Ok(StartedPut { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written })
     }
 
     /// Returns the checksum of the object if the put can be ended.
@@ -300,7 +300,7 @@ mod tests {
                 sealed: Vec::new(),
                 ends: 0,
             }),
-            unended: Mutex::new(Unended::none()),
+            unended: Mutex::new(RevokeOnDrop::none()),
         }
     }
 

@@ -28,11 +28,11 @@ pub(crate) struct Pinned {
     pub(crate) size: u64,
     /// From then on the lease is not renewed any more.
     renewed_until: Instant,
-    state: Mutex<State>,
+    state: Mutex<PinState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum PinState {
     Leased(Placement),
     /// The key has another version or none. This never changes again.
     Lost(Error),
@@ -72,28 +72,28 @@ impl Pinned {
         }
         let object = described(result, granted).ok_or_else(|| nonsense(READ))?;
         let (version, size) = (object.version, object.size);
-        let state = Mutex::new(State::Leased(Placement::new(object, granted, answer)));
+        let state = Mutex::new(PinState::Leased(Placement::new(object, granted, answer)));
         Ok(Some(Self { key, version, size, renewed_until, state }))
     }
 
     /// Returns the latest placement, whose lease may be over.
     pub(super) fn placement(&self) -> Result<Placement, Error> {
         match &*self.state.lock() {
-            State::Leased(placement) => Ok(placement.clone()),
-            State::Lost(error) => Err(error.clone()),
+            PinState::Leased(placement) => Ok(placement.clone()),
+            PinState::Lost(error) => Err(error.clone()),
         }
     }
 
     /// Whether the placement can't be used at `now`, and the leader may have another one.
     pub(super) fn is_lapsed(&self, now: Instant) -> bool {
-        matches!(&*self.state.lock(), State::Leased(placement) if placement.lease <= now)
+        matches!(&*self.state.lock(), PinState::Leased(placement) if placement.lease <= now)
     }
 
     /// Returns when the lease is to be renewed; `None` once the version is lost.
     pub(super) fn renew_at(&self) -> Option<Instant> {
         match &*self.state.lock() {
-            State::Leased(placement) => Some(placement.renew_at),
-            State::Lost(_) => None,
+            PinState::Leased(placement) => Some(placement.renew_at),
+            PinState::Lost(_) => None,
         }
     }
 
@@ -121,8 +121,8 @@ impl Pinned {
     ) -> Result<(), Error> {
         let mut state = self.state.lock();
         let placement = match &mut *state {
-            State::Leased(placement) => placement,
-            State::Lost(error) => return Err(error.clone()),
+            PinState::Leased(placement) => placement,
+            PinState::Lost(error) => return Err(error.clone()),
         };
         let lost = match Code::try_from(result.code) {
             Ok(Code::Ok) => {
@@ -148,7 +148,7 @@ impl Pinned {
             }
             _ => return Err(item_error(READ, result.code)),
         };
-        *state = State::Lost(lost.clone());
+        *state = PinState::Lost(lost.clone());
         Err(lost)
     }
 }

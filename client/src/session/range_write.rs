@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mc_transfer::{Checksum, Transport as _, WriteBuffer};
 use tokio::time::Instant;
 
-use super::open_put::{Answers, OpenPut, WRITE};
+use super::open_put::{OpenPut, WRITE, WriteResults};
 use super::store_writes::Batch;
 use crate::Error;
 use crate::core::Core;
@@ -101,7 +101,7 @@ pub(crate) async fn write_ranges(core: &Core, items: &[RangeWrite<'_>]) -> Vec<R
             being_written.ranges.push((item.put, range, from));
         }
     }
-    let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
+    let mut answers: HashMap<(usize, u64), WriteResults> = HashMap::with_capacity(begun.len());
     for ((at, replica, offset), result) in batch.write(core).await {
         answers.entry((at, offset)).or_default().push((replica, result));
     }

@@ -15,7 +15,7 @@ use super::RENEWED_FOR;
 use super::pinned::{Pinned, READ};
 use crate::Error;
 use crate::core::{Core, IN_FLIGHT, key_chunks, nonsense};
-use crate::get::{ASK_AGAIN, Destination, Get, Got, Slot};
+use crate::get::{ASK_AGAIN, Destination, Get, Got, PendingGet};
 use crate::placement::Granted;
 
 /// Shortest and longest pause between renewals that fail.
@@ -23,17 +23,17 @@ const RENEW_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration:
 
 /// An object that a session reads, and what keeps its lease alive.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenGet {
     pub(crate) pinned: Arc<Pinned>,
     /// Ends the renewals when the last session of the batch is dropped.
     _renewals: Arc<DropGuard>,
 }
 
 /// Slots to read from the placements of one answer.
-struct Group<'g, 'a> {
+struct SameGrants<'g, 'a> {
     granted: Arc<Vec<Option<Granted>>>,
     lease: Instant,
-    slots: Vec<&'g mut Slot<'a>>,
+    slots: Vec<&'g mut PendingGet<'a>>,
 }
 
 /// Opens and reads get sessions until a deadline.
@@ -54,7 +54,7 @@ impl<'c> SessionReads<'c> {
         self,
         keys: Vec<Bytes>,
         closed: &CancellationToken,
-    ) -> Vec<Result<Option<Opened>, Error>> {
+    ) -> Vec<Result<Option<OpenGet>, Error>> {
         let opened = self.get.core.by_chunks(READ, keys, |keys| self.pin(keys, closed.child_token())).await;
         opened
             .iter()
@@ -63,7 +63,11 @@ impl<'c> SessionReads<'c> {
         opened
     }
 
-    async fn pin(&self, keys: Vec<Bytes>, renewals: CancellationToken) -> Vec<Result<Option<Opened>, Error>> {
+    async fn pin(
+        &self,
+        keys: Vec<Bytes>,
+        renewals: CancellationToken,
+    ) -> Vec<Result<Option<OpenGet>, Error>> {
         let mut answer = match self.get.locate(keys.clone()).await {
             Ok(answer) => answer,
             Err(error) => return vec![Err(error.into_error(READ)); keys.len()],
@@ -85,7 +89,7 @@ impl<'c> SessionReads<'c> {
         let renewing = renewals.clone().run_until_cancelled_owned(renew(self.get.core.clone(), pins, until));
         self.get.core.leader.runtime.spawn(renewing);
         let renewals = Arc::new(renewals.drop_guard());
-        let opened = |pinned| Opened { pinned, _renewals: Arc::clone(&renewals) };
+        let opened = |pinned| OpenGet { pinned, _renewals: Arc::clone(&renewals) };
         pinned.into_iter().map(|result| Ok(result?.map(opened))).collect()
     }
 
@@ -103,9 +107,9 @@ impl<'c> SessionReads<'c> {
 
     /// Reads parts of pinned versions.
     pub(crate) async fn read<'a>(self, items: Vec<(&Pinned, Destination<'a>)>) -> Vec<Result<Got, Error>> {
-        let (pins, mut slots): (Vec<&Pinned>, Vec<Slot<'a>>) = items
+        let (pins, mut slots): (Vec<&Pinned>, Vec<PendingGet<'a>>) = items
             .into_iter()
-            .map(|(pin, destination)| (pin, Slot::new(pin.key.clone(), destination)))
+            .map(|(pin, destination)| (pin, PendingGet::new(pin.key.clone(), destination)))
             .unzip();
         let (mut rest, mut chunks) = (slots.as_mut_slice(), Vec::new());
         for range in key_chunks(pins.iter().map(|pin| pin.key.len())) {
@@ -114,7 +118,7 @@ impl<'c> SessionReads<'c> {
             rest = after;
         }
         futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
-        let result = |slot: Slot<'_>| match slot.result {
+        let result = |slot: PendingGet<'_>| match slot.result {
             Some(Ok(Some(got))) => {
                 self.get.core.counters.hits.one();
                 Ok(got)
@@ -131,13 +135,13 @@ impl<'c> SessionReads<'c> {
 
     /// Reads with the placements at hand. It asks the leader only about versions whose lease is over or that could not
     /// be read.
-    async fn read_chunk(&self, pins: &[&Pinned], slots: &mut [Slot<'_>]) {
+    async fn read_chunk(&self, pins: &[&Pinned], slots: &mut [PendingGet<'_>]) {
         let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
         let mut first = true;
         while slots.iter().any(|slot| slot.result.is_none()) {
             self.renew_stale(pins, slots, first).await;
             first = false;
-            let mut groups: Vec<Group<'_, '_>> = Vec::new();
+            let mut groups: Vec<SameGrants<'_, '_>> = Vec::new();
             for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {
                 let placement = match pin.placement() {
                     Ok(placement) => placement,
@@ -150,7 +154,7 @@ impl<'c> SessionReads<'c> {
                 let group = groups.iter_mut().find(|group| Arc::ptr_eq(&group.granted, &placement.granted));
                 match group {
                     Some(group) => group.slots.push(slot),
-                    None => groups.push(Group {
+                    None => groups.push(SameGrants {
                         granted: placement.granted,
                         lease: placement.lease,
                         slots: vec![slot],
@@ -159,7 +163,7 @@ impl<'c> SessionReads<'c> {
             }
             let rounds = groups
                 .iter_mut()
-                .map(|Group { granted, lease, slots }| self.get.read_round(slots, granted, *lease));
+                .map(|SameGrants { granted, lease, slots }| self.get.read_round(slots, granted, *lease));
             if join_all(rounds).await.contains(&true) {
                 sleep(pace.wait().min(self.get.deadline.saturating_duration_since(Instant::now()))).await;
             }
@@ -168,7 +172,7 @@ impl<'c> SessionReads<'c> {
 
     /// Renews the versions of open slots: in the first round of a read those whose lease is over, later all, because
     /// they could not be read.
-    async fn renew_stale(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], first: bool) {
+    async fn renew_stale(&self, pins: &[&Pinned], slots: &mut [PendingGet<'_>], first: bool) {
         let now = Instant::now();
         let mut stale = Vec::new();
         for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {

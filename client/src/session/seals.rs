@@ -8,7 +8,7 @@ use mc_transfer::Seal;
 use tokio::time::{Instant, sleep_until};
 
 use super::open_put::OpenPut;
-use super::store_writes::{Answered, Batch};
+use super::store_writes::{Batch, StoreResults};
 use crate::core::Core;
 use crate::put::STRAGGLE;
 
@@ -21,13 +21,13 @@ pub(super) struct Seals<'s, F> {
     puts: &'s [&'s OpenPut],
     under_way: FuturesUnordered<F>,
     /// State of each put; `None` once it was returned.
-    waiting: Vec<Option<Waiting>>,
+    waiting: Vec<Option<UnsealedPut>>,
     /// Time at which sealed puts are returned without waiting for other puts.
     return_at: Option<Instant>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct UnsealedPut {
     /// Numbers of the replicas without an answer.
     unanswered: Vec<u32>,
     /// Time at which those are given up: set once another one is sealed.
@@ -38,7 +38,7 @@ struct Waiting {
 pub(super) fn begin<'s>(
     core: &'s Core,
     puts: &'s [&'s OpenPut],
-) -> Seals<'s, impl Future<Output = Answered> + use<'s>> {
+) -> Seals<'s, impl Future<Output = StoreResults> + use<'s>> {
     let now = Instant::now();
     let (mut batch, mut waiting) = (Batch::default(), Vec::with_capacity(puts.len()));
     for (at, put) in puts.iter().enumerate() {
@@ -47,12 +47,12 @@ pub(super) fn begin<'s>(
             batch.add(put, now, (at, *number, 0), *place, Vec::new());
         }
         let unanswered = replicas.into_iter().map(|(number, _)| number).collect();
-        waiting.push(Some(Waiting { unanswered, give_up_at: None }));
+        waiting.push(Some(UnsealedPut { unanswered, give_up_at: None }));
     }
     Seals { puts, under_way: batch.begin(core, Seal::Yes).collect(), waiting, return_at: None }
 }
 
-impl<F: Future<Output = Answered>> Seals<'_, F> {
+impl<F: Future<Output = StoreResults>> Seals<'_, F> {
     /// Returns the next puts of which no replica is waited for; `None` when all were returned. A call that is dropped has lost
     /// nothing.
     ///
@@ -61,7 +61,7 @@ impl<F: Future<Output = Answered>> Seals<'_, F> {
         loop {
             let now = Instant::now();
             self.give_up_stragglers(now);
-            let is_over = |put: &Waiting| put.unanswered.is_empty();
+            let is_over = |put: &UnsealedPut| put.unanswered.is_empty();
             let waiting = self.waiting.iter().flatten().filter(|put| !is_over(put)).count();
             if self.waiting.iter().flatten().any(is_over) {
                 if waiting == 0 || self.return_at.is_some_and(|at| at <= now) {
@@ -89,7 +89,7 @@ impl<F: Future<Output = Answered>> Seals<'_, F> {
         }
     }
 
-    fn judge(&mut self, answers: Answered) {
+    fn judge(&mut self, answers: StoreResults) {
         for ((at, number, _), result) in answers {
             let Some(put) = &mut self.waiting[at] else { continue };
             let Some(nth) = put.unanswered.iter().position(|replica| *replica == number) else { continue };

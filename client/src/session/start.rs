@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::open_put::{OpenPut, WRITE};
 use crate::core::{Core, IN_FLIGHT, cut, nonsense};
-use crate::put::{Fill, Pending, PutBatch, Round, check_options};
+use crate::put::{Fill, PendingPut, PutBatch, PutStep, check_options};
 use crate::{Error, PutOptions};
 
 /// Starts put sessions.
@@ -33,7 +33,7 @@ impl<'c> SessionStarts<'c> {
         results.resize_with(items.len(), || None);
         let mut pending = Vec::with_capacity(items.len());
         for (at, (key, size)) in items.into_iter().enumerate() {
-            match Pending::sized(at, key, size) {
+            match PendingPut::sized(at, key, size) {
                 Ok(put) => pending.push(put),
                 Err(error) => results[at] = Some(Err(error)),
             }
@@ -53,7 +53,7 @@ impl<'c> SessionStarts<'c> {
 
     async fn open_chunk(
         &self,
-        mut pending: Vec<Pending<'static>>,
+        mut pending: Vec<PendingPut<'static>>,
     ) -> Vec<(usize, Result<Option<OpenPut>, Error>)> {
         let mut opened = Vec::with_capacity(pending.len());
         while !pending.is_empty() {
@@ -67,9 +67,9 @@ impl<'c> SessionStarts<'c> {
             for round in started.others {
                 match round {
                     // At most twice: without stores to leave out, and in place of one whose stores are gone.
-                    Round::Again(put) => pending.push(put),
-                    Round::Done(at, Ok(_)) => opened.push((at, Ok(None))),
-                    Round::Done(at, Err(error)) => opened.push((at, Err(error))),
+                    PutStep::Again(put) => pending.push(put),
+                    PutStep::Done(at, Ok(_)) => opened.push((at, Ok(None))),
+                    PutStep::Done(at, Err(error)) => opened.push((at, Err(error))),
                 }
             }
         }

@@ -27,7 +27,7 @@ pub(super) type Target = (usize, u32, u64);
 pub(super) struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
 
 /// Answers of one store.
-pub(super) type Answered = Vec<(Target, Result<Checksum, TransferError>)>;
+pub(super) type StoreResults = Vec<(Target, Result<Checksum, TransferError>)>;
 
 impl<'w> Batch<'w> {
     /// Adds a write of `from` to one replica of a put, number `at` of the items.
@@ -53,14 +53,14 @@ impl<'w> Batch<'w> {
         self,
         core: &'w Core,
         seal: Seal,
-    ) -> impl Iterator<Item = impl Future<Output = Answered> + use<'w>> + use<'w> {
+    ) -> impl Iterator<Item = impl Future<Output = StoreResults> + use<'w>> + use<'w> {
         self.0.into_values().map(move |StoreWrites { to, until, targets, ops }| async move {
             targets.into_iter().zip(core.write_to(to, ops, seal, until).await).collect()
         })
     }
 
     /// Writes, and waits for all stores.
-    pub(super) async fn write(self, core: &'w Core) -> Answered {
+    pub(super) async fn write(self, core: &'w Core) -> StoreResults {
         join_all(self.begin(core, Seal::No)).await.into_iter().flatten().collect()
     }
 }

@@ -15,7 +15,7 @@ use crate::Leader;
 
 /// A master's report of itself, its cluster and the leader.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct ClusterReport {
     /// Its cluster; `None` while it waits for one to form.
     pub cluster: Option<ClusterId>,
     /// The master's node id; a watch does not tell it.
@@ -28,18 +28,18 @@ pub struct Said {
 
 /// The reason why a master did not name the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unsaid {
+pub enum HelloError {
     /// The master answers, but is too busy for this question.
     Busy(String),
     /// The master answers, and refuses.
     Refused(String),
     /// The master speaks none of our protocol versions; these are its versions and its software.
-    Skewed(String),
+    VersionSkew(String),
     /// The master does not answer.
     Silent(String),
 }
 
-impl Unsaid {
+impl HelloError {
     /// Returns whether the master answered, so that its connection works.
     #[must_use]
     pub fn answered(&self) -> bool {
@@ -49,7 +49,7 @@ impl Unsaid {
     fn of(status: &Status) -> Self {
         match detail_of(status) {
             None => Self::Silent(reason_of(status)),
-            Some(detail) if detail.code == Code::VersionSkew as i32 => Self::Skewed(detail.ours),
+            Some(detail) if detail.code == Code::VersionSkew as i32 => Self::VersionSkew(detail.ours),
             Some(detail) if detail.code == Code::ResourceExhausted as i32 => Self::Busy(detail.message),
             Some(detail) => Self::Refused(detail.message),
         }
@@ -59,12 +59,12 @@ impl Unsaid {
 /// Asks a master for the leader; waits up to `limit` for the answer.
 ///
 /// # Errors
-/// [`Unsaid`] when the master does not say.
+/// [`HelloError`] when the master does not say.
 pub async fn hello(
     client: &mut MasterClient<Channel>,
     software: &str,
     limit: Duration,
-) -> Result<Said, Unsaid> {
+) -> Result<ClusterReport, HelloError> {
     let request = v1::HelloRequest {
         version_min: *VERSIONS.start(),
         version_max: *VERSIONS.end(),
@@ -72,21 +72,21 @@ pub async fn hello(
     };
     match within(limit, client.hello(request)).await {
         Some(Ok(reply)) => read_hello(reply.into_inner()),
-        Some(Err(status)) => Err(Unsaid::of(&status)),
-        None => Err(Unsaid::Silent("no answer".to_owned())),
+        Some(Err(status)) => Err(HelloError::of(&status)),
+        None => Err(HelloError::Silent("no answer".to_owned())),
     }
 }
 
 /// Reads the answer to a hello.
 ///
 /// # Errors
-/// [`Unsaid::Skewed`] when both have no protocol version in common.
-pub fn read_hello(reply: v1::HelloReply) -> Result<Said, Unsaid> {
+/// [`HelloError::VersionSkew`] when both have no protocol version in common.
+pub fn read_hello(reply: v1::HelloReply) -> Result<ClusterReport, HelloError> {
     let theirs = reply.version_min..=reply.version_max;
     if common_version(VERSIONS, theirs.clone()).is_none() {
-        return Err(Unsaid::Skewed(versions(&theirs, &reply.software)));
+        return Err(HelloError::VersionSkew(versions(&theirs, &reply.software)));
     }
-    Ok(Said {
+    Ok(ClusterReport {
         cluster: ClusterId::from_bytes(&reply.cluster_id),
         node: NodeId::from_bytes(&reply.node_id),
         leader: Leader::read(reply.leader.as_ref()),
@@ -116,9 +116,9 @@ pub fn caller(cluster: Option<ClusterId>, node: Option<NodeId>, client: Option<C
 
 /// One event of a watch: news from the watched master.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct WatchUpdate {
     /// The master's cluster, the leader, and all masters.
-    pub said: Said,
+    pub report: ClusterReport,
     /// Time over which the watchers of this master move to another when it begins to lead.
     pub spread: Duration,
     /// Stores, each with whether it is suspect.
@@ -135,18 +135,18 @@ impl Watch {
     /// Opens a watch; waits up to `limit`. With `leader_only` it brings no news of stores.
     ///
     /// # Errors
-    /// [`Unsaid`] when the master does not open it.
+    /// [`HelloError`] when the master does not open it.
     pub async fn open(
         client: &mut MasterClient<Channel>,
         caller: v1::Caller,
         leader_only: bool,
         limit: Duration,
-    ) -> Result<Self, Unsaid> {
+    ) -> Result<Self, HelloError> {
         let request = v1::WatchRequest { caller: Some(caller), leader_only };
         match within(limit, client.watch(request)).await {
             Some(Ok(stream)) => Ok(Self(stream.into_inner())),
-            Some(Err(status)) => Err(Unsaid::of(&status)),
-            None => Err(Unsaid::Silent("no answer".to_owned())),
+            Some(Err(status)) => Err(HelloError::of(&status)),
+            None => Err(HelloError::Silent("no answer".to_owned())),
         }
     }
 
@@ -154,12 +154,12 @@ impl Watch {
     /// the stream.
     ///
     /// # Errors
-    /// [`Unsaid`] when the stream has ended.
-    pub async fn next(&mut self) -> Result<Event, Unsaid> {
+    /// [`HelloError`] when the stream has ended.
+    pub async fn next(&mut self) -> Result<WatchUpdate, HelloError> {
         match self.0.message().await {
-            Ok(Some(event)) => Ok(read_event(event)),
-            Ok(None) => Err(Unsaid::Silent("the stream ended".to_owned())),
-            Err(status) => Err(Unsaid::of(&status)),
+            Ok(Some(event)) => Ok(read_update(event)),
+            Ok(None) => Err(HelloError::Silent("the stream ended".to_owned())),
+            Err(status) => Err(HelloError::of(&status)),
         }
     }
 }
@@ -169,7 +169,7 @@ pub const LONGEST_SPREAD: Duration = Duration::from_secs(5);
 
 /// Reads one event of a watch.
 #[must_use]
-pub fn read_event(event: v1::WatchEvent) -> Event {
+pub fn read_update(event: v1::WatchEvent) -> WatchUpdate {
     let store = |store: &v1::StoreStatus| {
         let suspect = match store.state.as_str() {
             "suspect" => true,
@@ -178,11 +178,11 @@ pub fn read_event(event: v1::WatchEvent) -> Event {
         };
         Some((StoreId::from_bytes(&store.store_id)?, suspect))
     };
-    Event {
+    WatchUpdate {
         spread: Duration::from_millis(event.spread_ms.into()).min(LONGEST_SPREAD),
         stores: event.stores.iter().filter_map(store).collect(),
         all_suspects: event.all_suspects,
-        said: Said {
+        report: ClusterReport {
             cluster: ClusterId::from_bytes(&event.cluster_id),
             node: None,
             leader: Leader::read(event.leader.as_ref()),
@@ -227,7 +227,7 @@ mod tests {
             ..v1::HelloReply::default()
         };
         let skewed = read_hello(reply.clone()).unwrap_err();
-        assert_eq!(skewed, Unsaid::Skewed(format!("{newer} to {} (mc-master 9.0.0)", newer + 1)));
+        assert_eq!(skewed, HelloError::VersionSkew(format!("{newer} to {} (mc-master 9.0.0)", newer + 1)));
         let common = v1::HelloReply { version_min: *VERSIONS.end(), ..reply };
         assert!(read_hello(common).is_ok(), "it may speak newer ones besides");
     }
@@ -240,7 +240,7 @@ mod tests {
             ..v1::StoreStatus::default()
         };
         let stores = vec![store(1, "suspect"), store(2, "alive"), store(3, "asleep")];
-        let event = read_event(v1::WatchEvent { stores, spread_ms: 90_000, ..v1::WatchEvent::default() });
+        let event = read_update(v1::WatchEvent { stores, spread_ms: 90_000, ..v1::WatchEvent::default() });
         assert_eq!(event.stores, [(StoreId(1), true), (StoreId(2), false)]);
         assert_eq!(event.spread, LONGEST_SPREAD);
     }

@@ -18,18 +18,18 @@ const MAX_REPLY_BYTES: usize = 16 << 20;
 pub struct Channels {
     network: Arc<dyn Network>,
     options: ChannelOptions,
-    lines: Mutex<Lines>,
+    channels: Mutex<ByAddress>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct ByAddress {
     made: u64,
-    by_address: HashMap<String, Line>,
+    by_address: HashMap<String, MasterChannel>,
 }
 
 /// A channel to a master, numbered in the order of creation.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct MasterChannel {
     /// Calls the master.
     pub client: MasterClient<Channel>,
     number: u64,
@@ -39,7 +39,7 @@ impl Channels {
     /// Makes an empty set; each channel is made with `options` when it is first needed.
     #[must_use]
     pub fn new(network: Arc<dyn Network>, options: ChannelOptions) -> Self {
-        Self { network, options, lines: Mutex::default() }
+        Self { network, options, channels: Mutex::default() }
     }
 
     fn fresh(&self, address: &str) -> Result<MasterClient<Channel>, tonic::transport::Error> {
@@ -51,22 +51,22 @@ impl Channels {
     ///
     /// # Errors
     /// When `address` is not a host and a port.
-    pub fn to(&self, address: &str) -> Result<Line, tonic::transport::Error> {
-        let mut lines = self.lines.lock();
-        if let Some(line) = lines.by_address.get(address) {
-            return Ok(line.clone());
+    pub fn get(&self, address: &str) -> Result<MasterChannel, tonic::transport::Error> {
+        let mut channels = self.channels.lock();
+        if let Some(channel) = channels.by_address.get(address) {
+            return Ok(channel.clone());
         }
-        lines.made += 1;
-        let line = Line { client: self.fresh(address)?, number: lines.made };
-        lines.by_address.insert(address.to_owned(), line.clone());
-        Ok(line)
+        channels.made += 1;
+        let channel = MasterChannel { client: self.fresh(address)?, number: channels.made };
+        channels.by_address.insert(address.to_owned(), channel.clone());
+        Ok(channel)
     }
 
-    /// Drops the channel `line`, unless another caller has replaced it already. The next call makes a new one.
-    pub fn replace(&self, address: &str, line: &Line) {
-        let mut lines = self.lines.lock();
-        if lines.by_address.get(address).is_some_and(|current| current.number == line.number) {
-            lines.by_address.remove(address);
+    /// Drops `channel`, unless another caller has replaced it already. The next call makes a new one.
+    pub fn replace(&self, address: &str, channel: &MasterChannel) {
+        let mut channels = self.channels.lock();
+        if channels.by_address.get(address).is_some_and(|current| current.number == channel.number) {
+            channels.by_address.remove(address);
         }
     }
 }

@@ -13,7 +13,9 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::search::{Action, Search};
-use crate::{Channels, Event, LastKnown, Line, Listed, Said, Unsaid, Watch, hello};
+use crate::{
+    Channels, ClusterReport, HelloError, LastKnown, Listed, MasterChannel, Watch, WatchUpdate, hello,
+};
 
 /// Judges what masters say, for a search.
 pub trait SearchOwner: Send {
@@ -30,10 +32,10 @@ pub trait SearchOwner: Send {
     fn listed(&mut self, of: &[HostPort], list: Listed);
 
     /// Takes in a master's answer to a question that was sent at `asked`.
-    fn answered(&mut self, from: &str, asked: Instant, answer: Result<Said, Unsaid>);
+    fn answered(&mut self, from: &str, asked: Instant, answer: Result<ClusterReport, HelloError>);
 
     /// Takes in news from a watch.
-    fn watched(&mut self, from: &str, event: Event);
+    fn watched(&mut self, from: &str, update: WatchUpdate);
 
     /// Takes in that a watch that was open has ended.
     fn watch_ended(&mut self, from: &str);
@@ -62,9 +64,9 @@ enum Task {
 enum Done {
     Asked {
         asked: Instant,
-        answer: Result<Said, Unsaid>,
+        answer: Result<ClusterReport, HelloError>,
         /// The connection, if it is broken.
-        broken: Option<Line>,
+        broken: Option<MasterChannel>,
     },
     /// How long the watch was open; `None` if it could not be opened.
     Watched(Option<Duration>),
@@ -124,7 +126,7 @@ pub async fn drive(
     last_known: Arc<LastKnown>,
     mut search: Search,
 ) -> Infallible {
-    let (updates, mut news) = mpsc::channel::<(String, Event)>(64);
+    let (updates, mut news) = mpsc::channel::<(String, WatchUpdate)>(64);
     let mut tasks = Tasks::default();
     loop {
         let (leader, until) = loop {
@@ -170,10 +172,10 @@ pub async fn drive(
                 (Task::Ask(address), done) => {
                     search.ended(&address);
                     let Some(Done::Asked { asked, answer, broken }) = done else { continue };
-                    if let Some(line) = broken {
-                        channels.replace(&address, &line);
+                    if let Some(channel) = broken {
+                        channels.replace(&address, &channel);
                     }
-                    if answer.as_ref().is_ok_and(|said| said.cluster.is_some()) {
+                    if answer.as_ref().is_ok_and(|report| report.cluster.is_some()) {
                         search.heard(&address, false, leader.as_ref() == Some(&address));
                     }
                     owner.answered(&address, asked, answer);
@@ -199,15 +201,15 @@ pub async fn drive(
 /// Asks a master who leads.
 async fn ask(channels: Arc<Channels>, address: String, software: &'static str, limit: Duration) -> Done {
     let asked = Instant::now();
-    match channels.to(&address) {
-        Ok(mut line) => {
-            let answer = hello(&mut line.client, software, limit).await;
+    match channels.get(&address) {
+        Ok(mut channel) => {
+            let answer = hello(&mut channel.client, software, limit).await;
             // The connection may be half open: the next question uses another one.
-            let is_broken = answer.as_ref().is_err_and(|unsaid| !unsaid.answered());
-            Done::Asked { asked, answer, broken: is_broken.then_some(line) }
+            let is_broken = answer.as_ref().is_err_and(|error| !error.answered());
+            Done::Asked { asked, answer, broken: is_broken.then_some(channel) }
         }
         Err(error) => {
-            let answer = Err(Unsaid::Silent(format!("not an address: {error}")));
+            let answer = Err(HelloError::Silent(format!("not an address: {error}")));
             Done::Asked { asked, answer, broken: None }
         }
     }
@@ -220,13 +222,13 @@ async fn watch(
     caller: v1::Caller,
     leader_only: bool,
     limit: Duration,
-    updates: &mpsc::Sender<(String, Event)>,
+    updates: &mpsc::Sender<(String, WatchUpdate)>,
 ) -> Done {
-    let Ok(mut line) = channels.to(&from) else { return Done::Watched(None) };
+    let Ok(mut channel) = channels.get(&from) else { return Done::Watched(None) };
     let opened = Instant::now();
     // A watch that ends or can't be opened leaves the connection to the calls that share it, and to questions, which tell
     // whether it is broken.
-    let Ok(mut watch) = Watch::open(&mut line.client, caller, leader_only, limit).await else {
+    let Ok(mut watch) = Watch::open(&mut channel.client, caller, leader_only, limit).await else {
         return Done::Watched(None);
     };
     while let Ok(event) = watch.next().await {

@@ -23,7 +23,7 @@ impl Leader {
 
     /// Returns whether both are the same node in the same term.
     #[must_use]
-    pub fn same_reign(&self, other: &Self) -> bool {
+    pub fn same_term(&self, other: &Self) -> bool {
         self.node == other.node && self.term == other.term
     }
 
@@ -33,15 +33,15 @@ impl Leader {
     /// Within a term only the address of the leader can change.
     #[must_use]
     pub fn supersedes(&self, known: Option<&Self>) -> bool {
-        known.is_none_or(|known| self.term > known.term || (self.same_reign(known) && self != known))
+        known.is_none_or(|known| self.term > known.term || (self.same_term(known) && self != known))
     }
 }
 
-/// Source of the news that a master leads.
+/// Witness of the news that a master leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Witness {
     /// The leader itself, just now.
-    Itself,
+    Leader,
     /// Another master, from what it last heard.
     Other,
 }
@@ -65,14 +65,14 @@ impl LeaderView {
     }
 
     /// Takes in that `offered` leads; returns whether this changed the leader.
-    pub fn offer(&mut self, offered: Leader, source: Source) -> bool {
+    pub fn offer(&mut self, offered: Leader, source: Witness) -> bool {
         let believed = if offered.term > self.newest_term {
             true
         } else {
             offered.term == self.newest_term
                 && self.current.is_none()
-                && (source == Source::Itself
-                    || !self.given_up.as_ref().is_some_and(|gone| gone.same_reign(&offered)))
+                && (source == Witness::Leader
+                    || !self.given_up.as_ref().is_some_and(|gone| gone.same_term(&offered)))
         };
         if believed {
             self.newest_term = offered.term;
@@ -85,7 +85,7 @@ impl LeaderView {
     /// Gives up a leader that does not answer, or says that it does not lead; returns whether it was the current one.
     pub fn give_up(&mut self, leader: &Leader) -> bool {
         match self.current.take() {
-            Some(current) if current.same_reign(leader) => {
+            Some(current) if current.same_term(leader) => {
                 self.given_up = Some(current);
                 true
             }
@@ -130,11 +130,11 @@ mod tests {
     #[test]
     fn the_newest_term_wins_whichever_master_names_it() {
         let mut view = LeaderView::default();
-        assert!(view.offer(leader(1, "a:1", 3), Source::Other));
+        assert!(view.offer(leader(1, "a:1", 3), Witness::Other));
         let deposed = leader(2, "b:1", 2);
-        assert!(!view.offer(deposed, Source::Itself), "a leader of an older term only believes it leads");
-        assert!(!view.offer(leader(1, "a:1", 3), Source::Itself), "no news");
-        assert!(view.offer(leader(2, "b:1", 4), Source::Other));
+        assert!(!view.offer(deposed, Witness::Leader), "a leader of an older term only believes it leads");
+        assert!(!view.offer(leader(1, "a:1", 3), Witness::Leader), "no news");
+        assert!(view.offer(leader(2, "b:1", 4), Witness::Other));
         assert_eq!(view.current(), Some(&leader(2, "b:1", 4)));
     }
 
@@ -142,13 +142,13 @@ mod tests {
     fn a_leader_that_was_given_up_comes_back_only_by_itself_or_with_a_newer_term() {
         let mut view = LeaderView::default();
         let first = leader(1, "a:1", 3);
-        view.offer(first.clone(), Source::Other);
+        view.offer(first.clone(), Witness::Other);
         assert!(view.give_up(&first));
-        assert!(!view.offer(first.clone(), Source::Other), "hearsay of the dead");
+        assert!(!view.offer(first.clone(), Witness::Other), "hearsay of the dead");
         assert_eq!(view.current(), None);
-        assert!(view.offer(first.clone(), Source::Itself), "it was only the connection");
+        assert!(view.offer(first.clone(), Witness::Leader), "it was only the connection");
         view.give_up(&first);
-        assert!(view.offer(leader(2, "b:1", 4), Source::Other));
+        assert!(view.offer(leader(2, "b:1", 4), Witness::Other));
         assert!(!view.give_up(&first), "a late report about the old leader is nothing to the new one");
         assert_eq!(view.current(), Some(&leader(2, "b:1", 4)));
     }
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn another_cluster_starts_with_its_own_terms() {
         let mut view = LeaderView::default();
-        view.offer(leader(1, "a:1", 900), Source::Itself);
+        view.offer(leader(1, "a:1", 900), Witness::Leader);
         view.forget();
-        assert!(view.offer(leader(7, "g:1", 1), Source::Other));
+        assert!(view.offer(leader(7, "g:1", 1), Witness::Other));
     }
 }

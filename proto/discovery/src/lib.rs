@@ -21,13 +21,14 @@ mod second_watch;
 mod watches;
 
 pub use ask::{
-    Event, LONGEST_SPREAD, Said, Unsaid, Watch, caller, hello, read_event, read_hello, versions, within,
+    ClusterReport, HelloError, LONGEST_SPREAD, Watch, WatchUpdate, caller, hello, read_hello, read_update,
+    versions, within,
 };
 pub use backoff::Backoff;
-pub use channels::{Channels, Line};
+pub use channels::{Channels, MasterChannel};
 pub use drive::{Changed, SearchOwner, drive};
 pub use identity::{ClusterIdentity, Verdict};
-pub use leader::{Leader, LeaderView, Source};
+pub use leader::{Leader, LeaderView, Witness};
 pub use listed::{LastKnown, Listed, Reports};
-use poller::{Poller, Step};
+use poller::{PollStep, Poller};
 pub use search::{Action, Phase, Search, SearchOptions, Situation};

@@ -32,7 +32,7 @@ pub(crate) struct Poller {
 
 /// The next step of a poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PollStep {
     /// Ask this master. The caller reports the end of the question to [`Poller::ended`].
     Ask(String),
     /// Look again at this time, or when a question has ended.
@@ -66,12 +66,12 @@ impl Poller {
 
     /// Decides at `now` which of `masters` to ask. `named` is the leader that stopped answering. It is asked first, and
     /// then every other time, because it alone can say that it still leads.
-    pub(crate) fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
+    pub(crate) fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> PollStep {
         self.looked = Some(now);
         self.asked.retain(|address, _| masters.contains(address));
         let waiting = self.open.values().map(|since| *since + PATIENCE).filter(|until| now < *until).min();
         if let Some(until) = waiting {
-            return Step::Wait(until);
+            return PollStep::Wait(until);
         }
         let free = |address: &&String| !self.open.contains_key(*address);
         let fresh = masters.iter().filter(free).find(|address| !self.asked.contains_key(*address));
@@ -80,17 +80,17 @@ impl Poller {
         });
         let chosen = match lost.or(fresh) {
             Some(address) => address.clone(),
-            None if now < self.next => return Step::Wait(self.next),
+            None if now < self.next => return PollStep::Wait(self.next),
             None => match self.in_turn(masters, named) {
                 Some(address) => address,
-                None => return Step::Wait(now + PATIENCE),
+                None => return PollStep::Wait(now + PATIENCE),
             },
         };
         self.lost_asked_last = Some(chosen.as_str()) == named;
         self.next = self.next.max(now + self.pace.wait());
         self.asked.insert(chosen.clone(), now);
         self.open.insert(chosen.clone(), now);
-        Step::Ask(chosen)
+        PollStep::Ask(chosen)
     }
 
     /// Returns the lost leader every other time, and else the other master that was asked longest ago.
@@ -130,11 +130,11 @@ mod tests {
         let (mut now, mut asked) = (from, Vec::new());
         while now < end {
             match poller.step(now, &masters(), None) {
-                Step::Ask(address) => {
+                PollStep::Ask(address) => {
                     poller.ended(&address);
                     asked.push((address, now - from));
                 }
-                Step::Wait(until) => now = until,
+                PollStep::Wait(until) => now = until,
             }
         }
         asked
@@ -144,17 +144,17 @@ mod tests {
     fn at_first_each_is_asked_at_once_one_after_the_other() {
         let now = Instant::now();
         let mut poller = poller(now);
-        assert_eq!(poller.step(now, &masters(), None), Step::Ask("a".into()));
-        assert_eq!(poller.step(now, &masters(), None), Step::Wait(now + PATIENCE), "one at a time");
+        assert_eq!(poller.step(now, &masters(), None), PollStep::Ask("a".into()));
+        assert_eq!(poller.step(now, &masters(), None), PollStep::Wait(now + PATIENCE), "one at a time");
         poller.ended("a");
-        assert_eq!(poller.step(now, &masters(), None), Step::Ask("b".into()));
+        assert_eq!(poller.step(now, &masters(), None), PollStep::Ask("b".into()));
         // b is cut off: it does not keep c from being asked.
-        assert_eq!(poller.step(now + PATIENCE, &masters(), None), Step::Ask("c".into()));
+        assert_eq!(poller.step(now + PATIENCE, &masters(), None), PollStep::Ask("c".into()));
         poller.ended("c");
-        let Step::Wait(until) = poller.step(now + PATIENCE, &masters(), None) else {
+        let PollStep::Wait(until) = poller.step(now + PATIENCE, &masters(), None) else {
             panic!("all were asked")
         };
-        assert_eq!(poller.step(until, &masters(), None), Step::Ask("a".into()), "b is still asked");
+        assert_eq!(poller.step(until, &masters(), None), PollStep::Ask("a".into()), "b is still asked");
     }
 
     #[test]
@@ -183,9 +183,11 @@ mod tests {
         run(&mut poller, now, now + Duration::from_millis(1));
         let lost_at = now + Duration::from_secs(5);
         poller.begin(lost_at, Duration::from_millis(250));
-        assert_eq!(poller.step(lost_at, &masters(), Some("b")), Step::Ask("b".into()));
+        assert_eq!(poller.step(lost_at, &masters(), Some("b")), PollStep::Ask("b".into()));
         poller.ended("b");
-        let Step::Wait(until) = poller.step(lost_at, &masters(), Some("b")) else { panic!("b was asked") };
+        let PollStep::Wait(until) = poller.step(lost_at, &masters(), Some("b")) else {
+            panic!("b was asked")
+        };
         assert!(until >= lost_at + Duration::from_millis(250), "the watch tells");
     }
 
@@ -198,11 +200,11 @@ mod tests {
         poller.begin(now, Duration::ZERO);
         while asked.len() < 6 {
             match poller.step(now, &masters(), Some("b")) {
-                Step::Ask(address) => {
+                PollStep::Ask(address) => {
                     poller.ended(&address);
                     asked.push(address);
                 }
-                Step::Wait(until) => now = until,
+                PollStep::Wait(until) => now = until,
             }
         }
         assert_eq!(asked, ["b", "a", "b", "c", "b", "a"]);
@@ -218,7 +220,7 @@ mod tests {
         for doubt in 10..110 {
             let at = now + Duration::from_millis(300) * doubt;
             poller.begin(at, Duration::ZERO);
-            if let Step::Ask(address) = poller.step(at, &masters(), Some("a")) {
+            if let PollStep::Ask(address) = poller.step(at, &masters(), Some("a")) {
                 poller.ended(&address);
                 questions += 1;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::watches::{WatchAction, Watches};
-use crate::{Poller, Step};
+use crate::{PollStep, Poller};
 
 /// How a kind of process searches for the leader.
 #[derive(Clone, Copy, Debug)]
@@ -140,11 +140,11 @@ impl Search {
                     return Action::Resolve;
                 }
                 match self.poller.step(now, &situation.masters, lost) {
-                    Step::Ask(address) => {
+                    PollStep::Ask(address) => {
                         let limit = limit(&address);
                         return Action::Ask { address, limit };
                     }
-                    Step::Wait(at) => until = [Some(at), Some(due), until].into_iter().flatten().min(),
+                    PollStep::Wait(at) => until = [Some(at), Some(due), until].into_iter().flatten().min(),
                 }
             }
         }

@@ -60,14 +60,14 @@ impl SecondWatch {
         self.hears
     }
 
-    /// Decides at `now` what to do about the watch. `masters` are all known masters. `turn` delays a watch that is
+    /// Decides at `now` what to do about the watch. `masters` are all known masters. `spread_delay` delays a watch that is
     /// opened, because all watchers of a master that begins to lead change over at the same moment.
     pub(crate) fn step(
         &mut self,
         now: Instant,
         leader: Option<&str>,
         masters: &BTreeSet<String>,
-        turn: Duration,
+        spread_delay: Duration,
     ) -> WatchStep {
         let may_hurry = self.hurried.is_none_or(|at| now.duration_since(at) >= HURRY);
         let was_open = self.watched.is_some();
@@ -95,7 +95,7 @@ impl SecondWatch {
                 self.pace.wait();
                 (address, Duration::ZERO)
             }
-            None => (in_turn, self.pace.wait() + turn),
+            None => (in_turn, self.pace.wait() + spread_delay),
         };
         self.watched = Some(address.clone());
         WatchStep::Open { address, pause }
@@ -162,10 +162,10 @@ mod tests {
         assert_eq!(watch.step(now, Some("c:1"), &all, NONE), WatchStep::Keep, "another one leads");
         watch.heard("b:1", true, false);
         assert!(watch.hears());
-        let turn = Duration::from_secs(1);
-        let (second, pause) = opened(watch.step(now, Some("b:1"), &all, turn));
+        let spread_delay = Duration::from_secs(1);
+        let (second, pause) = opened(watch.step(now, Some("b:1"), &all, spread_delay));
         assert_ne!(second, "b:1");
-        assert!(pause > turn, "every store changes over at this moment");
+        assert!(pause > spread_delay, "every store changes over at this moment");
         assert!(!watch.hears(), "the new watch has brought nothing yet");
     }
 

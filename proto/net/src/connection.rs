@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::room::Place;
-use crate::stay::Stay;
+use crate::time_limit::TimeLimit;
 
 /// An accepted connection over any transport.
 pub struct Connection {
@@ -17,9 +17,9 @@ pub struct Connection {
     #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only servers ask who connects"))]
     remote: Option<SocketAddr>,
     /// Bytes that the gate has read and the server has not.
-    said: Vec<u8>,
+    read_ahead: Vec<u8>,
     /// Its place, if it came through a gate.
-    stay: Option<Stay>,
+    time: Option<TimeLimit>,
 }
 
 /// Who is at the other end of an accepted connection: an extension of each request that comes in over it.
@@ -37,29 +37,29 @@ impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 impl Connection {
     /// Wraps a stream of bytes.
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { io: Box::pin(io), remote: None, said: Vec::new(), stay: None }
+        Self { io: Box::pin(io), remote: None, read_ahead: Vec::new(), time: None }
     }
 
     /// Wraps a stream of bytes from an address.
     pub fn from(remote: SocketAddr, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { io: Box::pin(io), remote: Some(remote), said: Vec::new(), stay: None }
+        Self { io: Box::pin(io), remote: Some(remote), read_ahead: Vec::new(), time: None }
     }
 
-    /// Lets the connection through a gate: `said` was read of it, and it may stay for `time` if its place is not better
+    /// Lets the connection through a gate: `read_ahead` was read of it, and it may stay for `time` if its place is not better
     /// than that of a guest.
-    pub(crate) fn admitted(self, said: Vec<u8>, place: Place, time: Option<Duration>) -> Self {
-        Self { said, stay: Some(Stay::new(place, time)), ..self }
+    pub(crate) fn admitted(self, read_ahead: Vec<u8>, place: Place, time: Option<Duration>) -> Self {
+        Self { read_ahead, time: Some(TimeLimit::new(place, time)), ..self }
     }
 
     /// Its place on the port, if it came through a gate.
     #[cfg(any(feature = "server", test))]
     pub(crate) fn place(&self) -> Option<Arc<Place>> {
-        self.stay.as_ref().map(|stay| stay.place.clone())
+        self.time.as_ref().map(|time| time.place.clone())
     }
 
     /// Fails once the connection's time is over.
-    fn check_stay(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let is_over = self.stay.as_mut().is_some_and(|stay| stay.is_over(cx));
+    fn check_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let is_over = self.time.as_mut().is_some_and(|time| time.is_over(cx));
         if is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 }
@@ -70,11 +70,11 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check_stay(cx)?;
-        if !self.said.is_empty() {
-            let now = self.said.len().min(buf.remaining());
-            buf.put_slice(&self.said[..now]);
-            self.said.drain(..now);
+        self.check_time(cx)?;
+        if !self.read_ahead.is_empty() {
+            let now = self.read_ahead.len().min(buf.remaining());
+            buf.put_slice(&self.read_ahead[..now]);
+            self.read_ahead.drain(..now);
             return Poll::Ready(Ok(()));
         }
         self.io.as_mut().poll_read(cx, buf)
@@ -83,7 +83,7 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.check_stay(cx)?;
+        self.check_time(cx)?;
         self.io.as_mut().poll_write(cx, buf)
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -7,8 +7,8 @@ mod local;
 mod network;
 mod resolve;
 mod room;
-mod stay;
 mod tcp;
+mod time_limit;
 
 pub use connection::{ConnectInfo, Connection};
 pub use gate::{Greeting, Rules};

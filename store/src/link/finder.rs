@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_discovery::{
-    Changed, Channels, ClusterIdentity, Event, Leader, Listed, Phase, Said, Search, SearchOptions,
-    SearchOwner, Situation, Unsaid, Verdict, caller, drive, versions,
+    Changed, Channels, ClusterIdentity, ClusterReport, HelloError, Leader, Listed, Phase, Search,
+    SearchOptions, SearchOwner, Situation, Verdict, WatchUpdate, caller, drive, versions,
 };
 use mc_net::{ChannelOptions, Network};
 use mc_proto::v1;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Believed;
+use super::NextLeader;
 use super::status::LinkStatus;
 
 /// Silence after which a connection to a master is pinged. Watches and occasional hellos can wait that long to notice a
@@ -48,7 +48,7 @@ pub(crate) struct Finder {
     /// Every known master: the list, and the masters that its members named.
     known: Arc<BTreeSet<String>>,
     status: Arc<LinkStatus>,
-    leader: watch::Sender<Option<Believed>>,
+    leader: watch::Sender<Option<NextLeader>>,
     /// Leaders named by masters that refused a call.
     redirects: mpsc::Receiver<Leader>,
     /// Time before which no master is asked: a leader is known, and the store waits for its turn to move to it.
@@ -59,10 +59,10 @@ pub(crate) struct Finder {
     refused: BTreeMap<String, ClusterId>,
     keep_cluster: Box<dyn Fn(ClusterId) + Send>,
     /// The present search: since when no leader has been heard, and when that was last logged.
-    quiet: Option<Quiet>,
+    quiet: Option<Silence>,
 }
 
-struct Quiet {
+struct Silence {
     since: Instant,
     said: Option<Instant>,
 }
@@ -71,7 +71,7 @@ impl Finder {
     pub(crate) fn new(
         mut lists: watch::Receiver<Vec<HostPort>>,
         status: Arc<LinkStatus>,
-        leader: watch::Sender<Option<Believed>>,
+        leader: watch::Sender<Option<NextLeader>>,
         redirects: mpsc::Receiver<Leader>,
         keep_cluster: Box<dyn Fn(ClusterId) + Send>,
     ) -> Self {
@@ -128,12 +128,12 @@ impl Finder {
     }
 
     /// Judges what a master says. `told_to_all`: it came by a watch, which tells every store at the same moment.
-    fn hear(&mut self, from: &str, said: Said, told_to_all: bool) {
-        let Some(cluster) = said.cluster else {
+    fn hear(&mut self, from: &str, report: ClusterReport, told_to_all: bool) {
+        let Some(cluster) = report.cluster else {
             self.heard.insert(from.to_owned(), "has not formed a cluster yet".to_owned());
             return;
         };
-        match self.identity.report(from, said.node, cluster) {
+        match self.identity.report(from, report.node, cluster) {
             Verdict::Ours => {}
             Verdict::Joined(cluster) => {
                 info!(%cluster, master = from, "met the cluster");
@@ -166,15 +166,15 @@ impl Finder {
                 return;
             }
         }
-        self.learn(said.masters);
+        self.learn(report.masters);
         self.heard.insert(
             from.to_owned(),
-            match &said.leader {
+            match &report.leader {
                 Some(leader) => format!("names {} as leader of term {}", leader.address, leader.term),
                 None => "knows no leader".to_owned(),
             },
         );
-        if let Some(leader) = said.leader {
+        if let Some(leader) = report.leader {
             self.believe(leader, told_to_all);
         }
     }
@@ -184,7 +184,7 @@ impl Finder {
         let is_news = self.leader.send_if_modified(|believed| {
             let news = leader.supersedes(believed.as_ref().map(|believed| &believed.leader));
             if news {
-                *believed = Some(Believed { leader, told_to_all });
+                *believed = Some(NextLeader { leader, told_to_all });
             }
             news
         });
@@ -225,7 +225,7 @@ impl SearchOwner for Finder {
             }
             Ok(()) if now < self.calm_until => (Phase::Resting, self.calm_until),
             Ok(()) => {
-                self.quiet.get_or_insert(Quiet { since: now, said: None });
+                self.quiet.get_or_insert(Silence { since: now, said: None });
                 self.say_for_whom();
                 (Phase::Searching, now + PATIENCE)
             }
@@ -266,20 +266,20 @@ impl SearchOwner for Finder {
         self.identity.listed(list);
     }
 
-    fn answered(&mut self, from: &str, _: Instant, answer: Result<Said, Unsaid>) {
+    fn answered(&mut self, from: &str, _: Instant, answer: Result<ClusterReport, HelloError>) {
         match answer {
-            Ok(said) => self.hear(from, said, false),
-            Err(unsaid) => {
-                if !unsaid.answered() {
+            Ok(report) => self.hear(from, report, false),
+            Err(error) => {
+                if !error.answered() {
                     self.identity.silent(from);
                 }
-                self.heard.insert(from.to_owned(), in_words(unsaid));
+                self.heard.insert(from.to_owned(), in_words(error));
             }
         }
     }
 
-    fn watched(&mut self, from: &str, event: Event) {
-        self.hear(from, event.said, true);
+    fn watched(&mut self, from: &str, update: WatchUpdate) {
+        self.hear(from, update.report, true);
     }
 
     fn watch_ended(&mut self, _: &str) {}
@@ -306,10 +306,10 @@ fn as_written(configured: &[HostPort]) -> Listed {
 }
 
 /// Describes why a master did not name a leader, for the log line that says why the store waits.
-fn in_words(unsaid: Unsaid) -> String {
-    match unsaid {
-        Unsaid::Busy(why) | Unsaid::Refused(why) | Unsaid::Silent(why) => why,
-        Unsaid::Skewed(theirs) => format!(
+fn in_words(error: HelloError) -> String {
+    match error {
+        HelloError::Busy(why) | HelloError::Refused(why) | HelloError::Silent(why) => why,
+        HelloError::VersionSkew(theirs) => format!(
             "speaks protocol versions {theirs}, this store {}: upgrade the older side",
             versions(&mc_proto::VERSIONS, SOFTWARE)
         ),

@@ -30,7 +30,7 @@ pub(crate) use status::LinkStatus;
 
 /// A leader to move to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Believed {
+pub(crate) struct NextLeader {
     pub(crate) leader: Leader,
     /// Whether every store learns of this leader at the same moment, as from a watch. The stores then move one after
     /// the other. A store that learned of the leader by its own question moves at once.
@@ -39,7 +39,7 @@ pub(crate) struct Believed {
 
 /// The store's properties that do not change while the process runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Lent {
+pub(crate) struct StoreInfo {
     pub(crate) store: StoreId,
     /// Name for display.
     pub(crate) name: String,
@@ -48,12 +48,12 @@ pub(crate) struct Lent {
 
 /// One allocation of the memory, and the key of its grants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct Registration {
     pub(crate) epoch: SegmentEpoch,
     pub(crate) key: GrantKey,
 }
 
-impl Identity {
+impl Registration {
     pub(crate) fn draw() -> Self {
         Self { epoch: SegmentEpoch::random(), key: GrantKey::random() }
     }
@@ -64,9 +64,9 @@ pub(crate) trait Served: Send + Sync {
     /// Takes in that a leader of `cluster` reported the cluster time `time`, by which grants expire.
     fn learn(&self, cluster: ClusterId, time: ClusterTime);
 
-    /// Closes every connection made under the old identity, then serves the same memory under `identity`. Once this
+    /// Closes every connection made under the old registration, then serves the same memory under `registration`. Once this
     /// returns, no grant issued before can touch a byte.
-    fn register(&self, identity: Identity) -> BoxFuture<'_, ()>;
+    fn register(&self, registration: Registration) -> BoxFuture<'_, ()>;
 
     /// Returns the transports, offered or not.
     fn transports(&self) -> Vec<TransportReport>;
@@ -80,8 +80,8 @@ pub(crate) struct LinkConfig {
     /// The list of masters, which may change.
     pub(crate) masters: watch::Receiver<Vec<HostPort>>,
     pub(crate) network: Arc<dyn Network>,
-    pub(crate) lent: Lent,
-    pub(crate) identity: Identity,
+    pub(crate) info: StoreInfo,
+    pub(crate) registration: Registration,
     pub(crate) served: Arc<dyn Served>,
     pub(crate) status: Arc<LinkStatus>,
     /// Saves the cluster id on disk. Called when the store joins its first cluster or moves to another.
@@ -109,7 +109,7 @@ impl Link {
     pub(crate) fn start(config: LinkConfig, shared: Option<&Handle>) -> io::Result<Self> {
         let (stop, stopped) = oneshot::channel();
         // A process may have many stores: at the level of debug, each line names its own.
-        let span = tracing::debug_span!("store", id = %config.lent.store);
+        let span = tracing::debug_span!("store", id = %config.info.store);
         let run = run::run(config, stopped).instrument(span);
         let running = match shared {
             Some(runtime) => Running::Task(runtime.spawn(run)),

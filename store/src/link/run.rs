@@ -14,9 +14,9 @@ use tonic::transport::Channel;
 use tracing::{Instrument as _, error, info, warn};
 
 use super::finder::Finder;
-use super::session::{End, Session, knows, unmount};
+use super::session::{Session, SessionEnd, knows, unmount};
 use super::status::LinkStatus;
-use super::{Believed, Identity, Lent, LinkConfig, Served};
+use super::{LinkConfig, NextLeader, Registration, Served, StoreInfo};
 
 /// First and longest pause before a leader that did not answer is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -27,17 +27,17 @@ const WORKED: Duration = Duration::from_secs(5);
 
 /// Follows the leader until `stop` fires. If `stop` sends a duration, unmounts the memory within it.
 pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
-    let LinkConfig { masters, network, lent, identity, served, status, keep_cluster } = config;
+    let LinkConfig { masters, network, info, registration, served, status, keep_cluster } = config;
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster);
     let _finder = Background(tokio::spawn(finder.run(network.clone()).in_current_span()));
     let mut following = Following {
         network,
-        lent,
+        info,
         served,
         status,
-        identity,
+        registration,
         cluster: None,
         mounted: false,
         leaders,
@@ -82,15 +82,15 @@ fn fresh_client(
 
 struct Following {
     network: Arc<dyn Network>,
-    lent: Lent,
+    info: StoreInfo,
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
-    identity: Identity,
+    registration: Registration,
     /// The cluster whose leader was told of this epoch.
     cluster: Option<ClusterId>,
     /// Whether a leader of the present cluster has mounted the present epoch.
     mounted: bool,
-    leaders: watch::Receiver<Option<Believed>>,
+    leaders: watch::Receiver<Option<NextLeader>>,
     redirect: mpsc::Sender<Leader>,
     /// Pauses between tries with leaders.
     pace: Backoff,
@@ -103,7 +103,7 @@ struct Following {
 impl Following {
     async fn follow(&mut self) {
         loop {
-            let Believed { leader, told_to_all } = self.next_leader().await;
+            let NextLeader { leader, told_to_all } = self.next_leader().await;
             if told_to_all && !self.wait_for_my_turn(&leader).await {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Following {
             // `None`: the session was left because a newer leader is known.
             let Some(end) = end else { continue };
             match end {
-                End::NotLeader(other) => {
+                SessionEnd::NotLeader(other) => {
                     if let Some(other) = other {
                         self.redirected(other);
                     }
@@ -124,13 +124,13 @@ impl Following {
                     // redirect names a new leader.
                     self.pause_between_tries(true).await;
                 }
-                End::Broken(why) => {
+                SessionEnd::Broken(why) => {
                     self.say(format!("lost the leader {}: {why}; looking for the next", leader.address));
                     let again = !self.pace.is_first();
                     self.pause_between_tries(again).await;
                 }
-                End::Busy => self.pause_between_tries(true).await,
-                End::Refused(why) => {
+                SessionEnd::Busy => self.pause_between_tries(true).await,
+                SessionEnd::Refused(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
                     self.status.update(|state| state.waiting_for.clone_from(&text));
                     if self.said.as_ref() != Some(&text) {
@@ -139,9 +139,9 @@ impl Following {
                     }
                     self.pause(REFUSED_RETRY).await;
                 }
-                End::Dead => {
+                SessionEnd::Dead => {
                     warn!(
-                        epoch = %self.identity.epoch,
+                        epoch = %self.registration.epoch,
                         leader = leader.address,
                         "the masters dropped this memory while the store was out of reach: what it held is lost; \
                          offering it again"
@@ -166,19 +166,19 @@ impl Following {
     /// from the cluster that the store leaves: it is older, or was rescued beside it, and the fence would refuse its
     /// grants. Such a cluster, and any other, gets the memory under a new epoch and key, because the old masters know
     /// the present key.
-    async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), End> {
+    async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), SessionEnd> {
         if self.cluster.is_some() && self.cluster != cluster {
             let client = fresh_client(&self.network, &leader.address)
-                .map_err(|err| End::Broken(format!("not an address: {err}")))?;
-            let known = knows(client, &self.lent, &self.status, leader, self.identity.epoch).await?;
+                .map_err(|err| SessionEnd::Broken(format!("not an address: {err}")))?;
+            let known = knows(client, &self.info, &self.status, leader, self.registration.epoch).await?;
             let left_at = self.status.get().cluster_time;
             if known.is_some_and(|now| now > left_at) {
-                info!(epoch = %self.identity.epoch, "the new cluster was rescued from the old one: this memory is kept");
+                info!(epoch = %self.registration.epoch, "the new cluster was rescued from the old one: this memory is kept");
                 self.mounted = true;
             } else {
                 if known.is_some() {
                     warn!(
-                        epoch = %self.identity.epoch,
+                        epoch = %self.registration.epoch,
                         "the other cluster knows this memory, but was not rescued from the cluster that is left: \
                          what it holds is lost"
                     );
@@ -201,7 +201,7 @@ impl Following {
     /// time that the last leader named, and the new leader believes them meanwhile.
     async fn wait_for_my_turn(&mut self, leader: &Leader) -> bool {
         let spread = self.status.get().spread;
-        if spread.is_zero() || self.followed.as_ref().is_none_or(|followed| followed.same_reign(leader)) {
+        if spread.is_zero() || self.followed.as_ref().is_none_or(|followed| followed.same_term(leader)) {
             return true;
         }
         let turn = spread.mul_f64(rand::random_range(0.0..1.0));
@@ -217,7 +217,7 @@ impl Following {
         }
     }
 
-    async fn next_leader(&mut self) -> Believed {
+    async fn next_leader(&mut self) -> NextLeader {
         loop {
             if let Some(leader) = self.leaders.borrow_and_update().clone() {
                 return leader;
@@ -230,23 +230,23 @@ impl Following {
     }
 
     /// Runs one session; returns `None` if it was left because a newer leader is known.
-    async fn session(&mut self, leader: &Leader) -> Option<End> {
+    async fn session(&mut self, leader: &Leader) -> Option<SessionEnd> {
         let client = match fresh_client(&self.network, &leader.address) {
             Ok(client) => client,
-            Err(err) => return Some(End::Broken(format!("not an address: {err}"))),
+            Err(err) => return Some(SessionEnd::Broken(format!("not an address: {err}"))),
         };
         let status = self.status.clone();
         let mounts = status.get().mounts;
         let session = Session {
-            lent: &self.lent,
-            identity: self.identity,
+            info: &self.info,
+            registration: self.registration,
             status: &status,
             served: &*self.served,
             leader,
             client,
         };
         let started = status.now();
-        if self.followed.as_ref().is_none_or(|followed| !followed.same_reign(leader)) {
+        if self.followed.as_ref().is_none_or(|followed| !followed.same_term(leader)) {
             self.pace.reset();
         }
         self.followed = Some(leader.clone());
@@ -270,14 +270,14 @@ impl Following {
 
     /// Serves the same memory under a new epoch and key.
     async fn register_anew(&mut self) {
-        let identity = Identity::draw();
-        self.identity = identity;
+        let registration = Registration::draw();
+        self.registration = registration;
         self.mounted = false;
         self.status.update(|state| {
-            state.epoch = identity.epoch;
+            state.epoch = registration.epoch;
             state.mounted_at = None;
         });
-        self.served.register(identity).await;
+        self.served.register(registration).await;
     }
 
     /// Pauses before the next try.
@@ -322,19 +322,25 @@ impl Following {
     /// Unmounts the memory at the present leader; returns when that is done or refused for good.
     async fn unmount(&mut self) {
         loop {
-            let Believed { leader, .. } = self.next_leader().await;
+            let NextLeader { leader, .. } = self.next_leader().await;
             let ended = match fresh_client(&self.network, &leader.address) {
-                Ok(client) => unmount(client, &self.lent, &self.status, &leader, self.identity.epoch).await,
-                Err(err) => Err(End::Broken(err.to_string())),
+                Ok(client) => {
+                    unmount(client, &self.info, &self.status, &leader, self.registration.epoch).await
+                }
+                Err(err) => Err(SessionEnd::Broken(err.to_string())),
             };
             match ended {
-                Ok(()) => return info!(epoch = %self.identity.epoch, leader = leader.address, "unmounted"),
-                Err(End::Dead) => return,
-                Err(End::Refused(why)) => return warn!("the leader {} refuses: {why}", leader.address),
-                Err(End::NotLeader(Some(other))) => {
+                Ok(()) => {
+                    return info!(epoch = %self.registration.epoch, leader = leader.address, "unmounted");
+                }
+                Err(SessionEnd::Dead) => return,
+                Err(SessionEnd::Refused(why)) => {
+                    return warn!("the leader {} refuses: {why}", leader.address);
+                }
+                Err(SessionEnd::NotLeader(Some(other))) => {
                     self.redirected(other);
                 }
-                Err(End::NotLeader(None) | End::Broken(_) | End::Busy) => {}
+                Err(SessionEnd::NotLeader(None) | SessionEnd::Broken(_) | SessionEnd::Busy) => {}
             }
             let time = self.pace.wait();
             self.pause(time).await;

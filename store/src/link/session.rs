@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tracing::{info, warn};
 
 use super::status::LinkStatus;
-use super::{Identity, Lent, Served};
+use super::{Registration, Served, StoreInfo};
 use crate::transports::TransportReport;
 
 type Client = v1::master_client::MasterClient<Channel>;
@@ -34,7 +34,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// Why a session ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// The master does not lead; it may know who does.
     NotLeader(Option<Leader>),
     /// The connection broke, or the master did not answer.
@@ -49,8 +49,8 @@ pub(crate) enum End {
 
 /// The store's side of a session with one leader.
 pub(crate) struct Session<'a> {
-    pub(crate) lent: &'a Lent,
-    pub(crate) identity: Identity,
+    pub(crate) info: &'a StoreInfo,
+    pub(crate) registration: Registration,
     pub(crate) status: &'a LinkStatus,
     pub(crate) served: &'a dyn Served,
     pub(crate) leader: &'a Leader,
@@ -62,7 +62,7 @@ impl Session<'_> {
     ///
     /// `mounted` says whether a leader of this cluster has mounted this epoch before. Mounts are replicated, so after a
     /// failover only the heartbeats move.
-    pub(crate) async fn run(self, mounted: bool) -> End {
+    pub(crate) async fn run(self, mounted: bool) -> SessionEnd {
         let mut wanted = self.status.wanted();
         if !mounted && let Err(end) = self.mount().await {
             return end;
@@ -71,7 +71,7 @@ impl Session<'_> {
         // Queue the first heartbeat before the call: a master may wait for it before it answers.
         let mut sequence = 1;
         if beats.try_send(self.beat(sequence)).is_err() {
-            return End::Broken("the stream closed at once".to_owned());
+            return SessionEnd::Broken("the stream closed at once".to_owned());
         }
         let mut replies = match open(self.client.clone(), requests).await {
             Ok(replies) => replies,
@@ -92,7 +92,7 @@ impl Session<'_> {
             tokio::select! {
                 changed = wanted.changed() => {
                     if changed.is_err() {
-                        return End::Broken("the store has ended".to_owned());
+                        return SessionEnd::Broken("the store has ended".to_owned());
                     }
                     // Another mount may be under way: the masters keep the newer list, in whatever order they arrive.
                     mounting.set(self.mount_change().fuse());
@@ -104,12 +104,12 @@ impl Session<'_> {
                 }
                 _ = tick.tick() => {
                     if heard.elapsed() > SILENCE {
-                        return End::Broken(format!("no reply for {SILENCE:?}"));
+                        return SessionEnd::Broken(format!("no reply for {SILENCE:?}"));
                     }
                     sequence += 1;
                     // A full stream still holds unsent heartbeats, so one more is not needed.
                     if let Err(mpsc::error::TrySendError::Closed(_)) = beats.try_send(self.beat(sequence)) {
-                        return End::Broken("the master closed the stream".to_owned());
+                        return SessionEnd::Broken("the master closed the stream".to_owned());
                     }
                 }
                 reply = replies.message() => match reply {
@@ -127,7 +127,7 @@ impl Session<'_> {
                             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
                         }
                     }
-                    Ok(None) => return End::Broken("the master closed the stream".to_owned()),
+                    Ok(None) => return SessionEnd::Broken("the master closed the stream".to_owned()),
                     Err(status) => return ended(&status),
                 },
             }
@@ -136,12 +136,12 @@ impl Session<'_> {
 
     /// Mounts the segments as they are wanted now, and tries again until the leader has. Returns why the session ends, if
     /// the leader can't do it at all.
-    async fn mount_change(&self) -> Option<End> {
+    async fn mount_change(&self) -> Option<SessionEnd> {
         let mut pace = Backoff::new(CHANGE_RETRY.0, CHANGE_RETRY.1);
         loop {
             match self.mount().await {
                 Ok(()) => return None,
-                Err(end @ (End::NotLeader(_) | End::Dead)) => return Some(end),
+                Err(end @ (SessionEnd::NotLeader(_) | SessionEnd::Dead)) => return Some(end),
                 Err(end) => warn!(?end, "a change of the segments is not mounted yet"),
             }
             tokio::time::sleep(pace.wait()).await;
@@ -155,13 +155,15 @@ impl Session<'_> {
         self.status.update(|state| state.cluster_time = state.cluster_time.max(ClusterTime(ms)));
     }
 
-    async fn hear(&self, reply: &v1::StoreHeartbeatReply) -> Result<(), End> {
+    async fn hear(&self, reply: &v1::StoreHeartbeatReply) -> Result<(), SessionEnd> {
         if reply.dead {
-            return Err(End::Dead);
+            return Err(SessionEnd::Dead);
         }
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
-            return Err(End::Refused("it answered a heartbeat in the name of another cluster".to_owned()));
+            return Err(SessionEnd::Refused(
+                "it answered a heartbeat in the name of another cluster".to_owned(),
+            ));
         }
         self.learn(cluster, reply.cluster_time_ms);
         let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
@@ -174,19 +176,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn mount(&self) -> Result<(), End> {
+    async fn mount(&self) -> Result<(), SessionEnd> {
         let segments = self.status.wanted().borrow().clone();
-        let (data, http_address) = match self.lent.advertised.towards(&self.leader.address).await {
+        let (data, http_address) = match self.info.advertised.towards(&self.leader.address).await {
             Ok(addresses) => addresses,
-            Err(err) => return Err(End::Broken(format!("no local address routes there: {err}"))),
+            Err(err) => return Err(SessionEnd::Broken(format!("no local address routes there: {err}"))),
         };
         let tcp = v1::Endpoint { transport: "tcp".into(), address: data, ..v1::Endpoint::default() };
         let request = v1::MountStoreRequest {
-            caller: Some(caller(self.lent, self.status, self.leader.node)),
-            store_id: Bytes::copy_from_slice(&self.lent.store.to_bytes()),
-            name: self.lent.name.clone(),
-            epoch: epoch_bytes(self.identity.epoch),
-            grant_key: Bytes::copy_from_slice(&self.identity.key.0),
+            caller: Some(caller(self.info, self.status, self.leader.node)),
+            store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
+            name: self.info.name.clone(),
+            epoch: epoch_bytes(self.registration.epoch),
+            grant_key: Bytes::copy_from_slice(&self.registration.key.0),
             endpoints: vec![tcp],
             segment_bytes: segments.clone(),
             http_address,
@@ -194,11 +196,11 @@ impl Session<'_> {
         let reply = match tokio::time::timeout(CALL_TIMEOUT, self.client.clone().mount_store(request)).await {
             Ok(Ok(reply)) => reply.into_inner(),
             Ok(Err(status)) => return Err(ended(&status)),
-            Err(_) => return Err(End::Broken("the mount was not answered in time".to_owned())),
+            Err(_) => return Err(SessionEnd::Broken("the mount was not answered in time".to_owned())),
         };
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
-            return Err(End::Refused("it answered a mount in the name of another cluster".to_owned()));
+            return Err(SessionEnd::Refused("it answered a mount in the name of another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
         self.status.update(|state| {
@@ -212,7 +214,7 @@ impl Session<'_> {
         info!(
             leader = self.leader.address,
             term = self.leader.term,
-            epoch = %self.identity.epoch,
+            epoch = %self.registration.epoch,
             bytes = segments.iter().sum::<u64>(),
             "mounted"
         );
@@ -223,9 +225,9 @@ impl Session<'_> {
 
     fn beat(&self, sequence: u64) -> v1::StoreHeartbeat {
         v1::StoreHeartbeat {
-            caller: Some(caller(self.lent, self.status, self.leader.node)),
-            store_id: Bytes::copy_from_slice(&self.lent.store.to_bytes()),
-            epoch: epoch_bytes(self.identity.epoch),
+            caller: Some(caller(self.info, self.status, self.leader.node)),
+            store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
+            epoch: epoch_bytes(self.registration.epoch),
             sequence,
             transports: if sequence % BEATS_A_REPORT == 1 { self.transports() } else { Vec::new() },
         }
@@ -246,59 +248,59 @@ impl Session<'_> {
 /// Asks `leader` whether it has this epoch mounted; returns the time of its cluster if it has.
 pub(crate) async fn knows(
     client: Client,
-    lent: &Lent,
+    info: &StoreInfo,
     status: &LinkStatus,
     leader: &Leader,
     epoch: SegmentEpoch,
-) -> Result<Option<ClusterTime>, End> {
+) -> Result<Option<ClusterTime>, SessionEnd> {
     let (beats, requests) = mpsc::channel(1);
     let beat = v1::StoreHeartbeat {
-        caller: Some(caller(lent, status, leader.node)),
-        store_id: Bytes::copy_from_slice(&lent.store.to_bytes()),
+        caller: Some(caller(info, status, leader.node)),
+        store_id: Bytes::copy_from_slice(&info.store.to_bytes()),
         epoch: epoch_bytes(epoch),
         sequence: 1,
         transports: Vec::new(),
     };
     if beats.try_send(beat).is_err() {
-        return Err(End::Broken("the stream closed at once".to_owned()));
+        return Err(SessionEnd::Broken("the stream closed at once".to_owned()));
     }
     let mut replies = open(client, requests).await?;
     match tokio::time::timeout(CALL_TIMEOUT, replies.message()).await {
         Ok(Ok(Some(reply))) => {
             Ok((reply.mounted && !reply.dead).then_some(ClusterTime(reply.cluster_time_ms)))
         }
-        Ok(Ok(None)) => Err(End::Broken("the master closed the stream".to_owned())),
+        Ok(Ok(None)) => Err(SessionEnd::Broken("the master closed the stream".to_owned())),
         Ok(Err(status)) => Err(ended(&status)),
-        Err(_) => Err(End::Broken("the heartbeat was not answered in time".to_owned())),
+        Err(_) => Err(SessionEnd::Broken("the heartbeat was not answered in time".to_owned())),
     }
 }
 
 /// Unmounts the memory at `leader`.
 pub(crate) async fn unmount(
     mut client: Client,
-    lent: &Lent,
+    info: &StoreInfo,
     status: &LinkStatus,
     leader: &Leader,
     epoch: SegmentEpoch,
-) -> Result<(), End> {
+) -> Result<(), SessionEnd> {
     let request = v1::UnmountStoreRequest {
-        caller: Some(caller(lent, status, leader.node)),
-        store_id: Bytes::copy_from_slice(&lent.store.to_bytes()),
+        caller: Some(caller(info, status, leader.node)),
+        store_id: Bytes::copy_from_slice(&info.store.to_bytes()),
         epoch: epoch_bytes(epoch),
     };
     match tokio::time::timeout(CALL_TIMEOUT, client.unmount_store(request)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(status)) => Err(ended(&status)),
-        Err(_) => Err(End::Broken("the unmount was not answered in time".to_owned())),
+        Err(_) => Err(SessionEnd::Broken("the unmount was not answered in time".to_owned())),
     }
 }
 
-fn caller(lent: &Lent, status: &LinkStatus, node: NodeId) -> v1::Caller {
+fn caller(info: &StoreInfo, status: &LinkStatus, node: NodeId) -> v1::Caller {
     let cluster = status.get().cluster;
     v1::Caller {
         cluster_id: cluster.map(|id| Bytes::copy_from_slice(&id.to_bytes())).unwrap_or_default(),
         node_id: Bytes::copy_from_slice(&node.to_bytes()),
-        client_id: Bytes::copy_from_slice(&u128::from(lent.store.0).to_be_bytes()),
+        client_id: Bytes::copy_from_slice(&u128::from(info.store.0).to_be_bytes()),
         version_min: *mc_proto::VERSIONS.start(),
         version_max: *mc_proto::VERSIONS.end(),
     }
@@ -309,28 +311,30 @@ fn epoch_bytes(epoch: SegmentEpoch) -> Bytes {
 }
 
 /// Maps a failed call to the end of the session.
-fn ended(status: &tonic::Status) -> End {
-    let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(mc_proto::reason_of(status)) };
+fn ended(status: &tonic::Status) -> SessionEnd {
+    let Some(detail) = mc_proto::detail_of(status) else {
+        return SessionEnd::Broken(mc_proto::reason_of(status));
+    };
     match Code::try_from(detail.code) {
-        Ok(Code::NotLeader | Code::NoLeader) => End::NotLeader(Leader::read(detail.leader.as_ref())),
-        Ok(Code::StoreEpochDead) => End::Dead,
-        Ok(Code::ResourceExhausted) => End::Busy,
+        Ok(Code::NotLeader | Code::NoLeader) => SessionEnd::NotLeader(Leader::read(detail.leader.as_ref())),
+        Ok(Code::StoreEpochDead) => SessionEnd::Dead,
+        Ok(Code::ResourceExhausted) => SessionEnd::Busy,
         // Another node or cluster answered there: look for the leader again.
-        Ok(Code::WrongNode | Code::WrongCluster) => End::Broken(detail.message),
+        Ok(Code::WrongNode | Code::WrongCluster) => SessionEnd::Broken(detail.message),
         Ok(Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported) => {
-            End::Refused(detail.message)
+            SessionEnd::Refused(detail.message)
         }
-        _ => End::Broken(detail.message),
+        _ => SessionEnd::Broken(detail.message),
     }
 }
 
 async fn open(
     mut client: Client,
     beats: mpsc::Receiver<v1::StoreHeartbeat>,
-) -> Result<tonic::Streaming<v1::StoreHeartbeatReply>, End> {
+) -> Result<tonic::Streaming<v1::StoreHeartbeatReply>, SessionEnd> {
     match tokio::time::timeout(OPEN_TIMEOUT, client.heartbeat(ReceiverStream::new(beats))).await {
         Ok(Ok(replies)) => Ok(replies.into_inner()),
         Ok(Err(status)) => Err(ended(&status)),
-        Err(_) => Err(End::Broken("the heartbeat stream was not opened in time".to_owned())),
+        Err(_) => Err(SessionEnd::Broken("the heartbeat stream was not opened in time".to_owned())),
     }
 }

@@ -10,12 +10,12 @@ use crate::room::{Place, Standing};
 const DISMISSED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Time that a connection has left, according to its place.
-pub(crate) struct Stay {
+pub(crate) struct TimeLimit {
     pub(crate) place: Arc<Place>,
     end: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
 }
 
-impl Stay {
+impl TimeLimit {
     pub(crate) fn new(place: Place, time: Option<Duration>) -> Self {
         Self { place: Arc::new(place), end: time.map(|time| Box::pin(tokio::time::sleep(time))) }
     }

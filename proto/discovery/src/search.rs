@@ -221,10 +221,12 @@ mod tests {
     }
 
     fn asked(actions: &[Action]) -> Vec<&str> {
-        let asked = |action| match action {
-            &Action::Ask { ref address, .. } => Some(address.as_str()),
-            _ => None,
-        };
+        fn asked(action: &Action) -> Option<&str> {
+            match action {
+                Action::Ask { address, .. } => Some(address),
+                _ => None,
+            }
+        }
         actions.iter().filter_map(asked).collect()
     }
 

@@ -132,10 +132,12 @@ mod tests {
     }
 
     fn opened(actions: &[WatchAction]) -> Vec<&str> {
-        let opened = |action| match action {
-            &WatchAction::Open { ref address, .. } => Some(address.as_str()),
-            _ => None,
-        };
+        fn opened(action: &WatchAction) -> Option<&str> {
+            match action {
+                WatchAction::Open { address, .. } => Some(address),
+                _ => None,
+            }
+        }
         actions.iter().filter_map(opened).collect()
     }
 

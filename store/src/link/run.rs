@@ -113,7 +113,7 @@ impl Following {
                 Ok(()) => self.session(&leader).await,
                 Err(end) => Some(end),
             };
-            // `None`: the session was left because a newer leader is known.
+            // `None`: the session was left because another master leads.
             let Some(end) = end else { continue };
             match end {
                 SessionEnd::NotLeader(other) => {
@@ -229,7 +229,7 @@ impl Following {
         }
     }
 
-    /// Runs one session; returns `None` if it was left because a newer leader is known.
+    /// Runs one session; returns `None` if it was left because another master leads.
     async fn session(&mut self, leader: &Leader) -> Option<SessionEnd> {
         let client = match fresh_client(&self.network, &leader.address) {
             Ok(client) => client,
@@ -250,12 +250,27 @@ impl Following {
             self.pace.reset();
         }
         self.followed = Some(leader.clone());
-        let end = tokio::select! {
-            end = session.run(self.mounted) => Some(end),
-            changed = self.leaders.changed() => match changed {
-                Ok(()) => None,
-                Err(_) => std::future::pending().await,
-            },
+        let running = session.run(self.mounted);
+        tokio::pin!(running);
+        let end = loop {
+            tokio::select! {
+                end = &mut running => break Some(end),
+                changed = self.leaders.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    // The same master leads a newer term: its heartbeats go on. A closed stream would make this store suspect
+                    // until the next one is open, and its objects would miss meanwhile.
+                    let next = self.leaders.borrow_and_update().as_ref().map(|next| next.leader.clone());
+                    match next.filter(|next| next.node == leader.node && next.address == leader.address) {
+                        Some(same) => {
+                            status.update(|state| state.leader = Some(same.clone()));
+                            self.followed = Some(same);
+                        }
+                        None => break None,
+                    }
+                }
+            }
         };
         let state = status.get();
         self.mounted |= state.mounts > mounts;

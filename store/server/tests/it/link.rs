@@ -70,6 +70,20 @@ async fn after_a_failover_only_the_heartbeats_move() {
 }
 
 #[tokio::test]
+async fn a_leader_that_leads_again_keeps_its_heartbeats() {
+    let cluster = FakeCluster::start(3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("beats", async || cluster.beats(0) > 2).await;
+    let streams = cluster.agreed().streams;
+    cluster.elect(0);
+    until("the newer term is known", async || store.store().status().report().term == Some(2)).await;
+    let beats = cluster.beats(0);
+    until("beats", async || cluster.beats(0) > beats + 2).await;
+    assert_eq!(cluster.agreed().streams, streams, "a closed stream makes the store suspect");
+}
+
+#[tokio::test]
 async fn a_redirect_is_followed_when_nobody_else_tells() {
     let cluster = FakeCluster::start(3);
     let dir = tempfile::tempdir().unwrap();

@@ -5,13 +5,13 @@ use mc_log::{LogId, Vote};
 use mc_proto::v1;
 use mc_types::{ClusterId, NodeId};
 
-use super::convert::{
+use crate::network::wire::convert::{
     Sent, Standing, append_from_wire, append_reply_from_wire, append_to_wire, snapshot_from_wire,
     transfer_from_wire, transfer_to_wire, vote_from_wire, vote_reply_from_wire, vote_reply_to_wire,
     vote_request_from_wire, vote_request_to_wire,
 };
-use super::envelope::{check_envelope, check_timing};
-use super::snapshots::fuzz_file;
+use crate::network::wire::envelope::{check_envelope, check_timing};
+use crate::snapshots::fuzz_file;
 
 /// Cluster id that messages must have to be accepted.
 pub const CLUSTER: ClusterId = ClusterId(7);

@@ -15,7 +15,7 @@ use mc_log::{SnapshotMeta, decode_membership, encode_membership};
 use mc_types::ClusterId;
 
 use super::PartialFile;
-use crate::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
+use crate::network::wire::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
 
 const MAGIC: [u8; 8] = *b"mc-snap\0";
 const FORMAT: u32 = 1;

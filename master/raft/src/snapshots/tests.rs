@@ -15,7 +15,7 @@ use openraft::storage::RaftStateMachine;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Applied, Machine, SharedIndex};
+use crate::apply::machine::{Applied, Machine, SharedIndex};
 
 const CLUSTER: ClusterId = ClusterId(5);
 

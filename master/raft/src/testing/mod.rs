@@ -24,10 +24,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use crate::network::server::rpc_times::RpcTimes;
+use crate::network::server::service::{Formation, RaftService};
+use crate::node::openraft_config::SnapshotLimits;
+use crate::node::{RaftNode, RaftNodeConfig, StartError};
 use crate::snapshots::{Disk, FileSystem};
-use crate::{
-    Formation, RaftNode, RaftNodeConfig, RaftService, RaftTiming, RpcTimes, SnapshotLimits, StartError,
-};
+use crate::timing::RaftTiming;
 use mem_log::MemLog;
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);

@@ -24,12 +24,15 @@ use proptest::prelude::*;
 use tokio::sync::mpsc;
 
 use super::suite::machine;
-use crate::config::raft_config;
-use crate::envelope::Identity;
-use crate::leadership::Heard;
-use crate::peers::Peers;
+use crate::apply::machine::{Applied, Builder, Machine};
+use crate::members::address_book::AddressBook;
+use crate::network::client::peer_clients::Peers;
+use crate::network::wire::envelope::Identity;
+use crate::node::leadership::Heard;
+use crate::node::openraft_config::{SnapshotLimits, raft_config};
+use crate::snapshots::SnapshotFile;
 use crate::testing::mem_log::MemLog;
-use crate::{AddressBook, Applied, Builder, Machine, RaftTiming, SnapshotFile, SnapshotLimits};
+use crate::timing::RaftTiming;
 use state_support::steps::{Script, Step, steps};
 use state_support::{TERM, snapshot};
 

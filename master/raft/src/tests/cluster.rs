@@ -8,10 +8,13 @@ use mc_tests::{eventually, until};
 use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 
+use crate::members::departure::Departure;
+use crate::node::leadership::Leadership;
+use crate::node::members::{Change, ChangeError};
+use crate::node::openraft_config::SnapshotLimits;
+use crate::node::{RaftNode, TransferError};
 use crate::testing::{Pool, command};
-use crate::{
-    Change, ChangeError, Departure, Leadership, RaftNode, RaftTiming, SnapshotLimits, TransferError,
-};
+use crate::timing::RaftTiming;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {

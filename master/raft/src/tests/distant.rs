@@ -9,10 +9,10 @@ use mc_tests::{eventually, until};
 use mc_types::NodeId;
 use openraft::raft::VoteRequest;
 
-use crate::RaftTiming;
-use crate::convert::vote_request_to_wire;
-use crate::envelope::Identity;
+use crate::network::wire::convert::vote_request_to_wire;
+use crate::network::wire::envelope::Identity;
 use crate::testing::{CLUSTER, Pool, slow};
+use crate::timing::RaftTiming;
 
 /// Forms a cluster, writes nothing for longer than openraft's lease holds without answers, then writes.
 async fn writes_after_a_rest(timing: RaftTiming) {

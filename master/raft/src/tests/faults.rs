@@ -16,10 +16,11 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;
 
-use crate::convert::{vote_request_to_wire, vote_to_wire};
-use crate::envelope::Identity;
+use crate::network::server::service::RaftService;
+use crate::network::wire::convert::{vote_request_to_wire, vote_to_wire};
+use crate::network::wire::envelope::Identity;
+use crate::node::openraft_config::SnapshotLimits;
 use crate::testing::{CLUSTER, NO_CLUSTER, NoFormation, Pool, unread_metrics};
-use crate::{RaftService, SnapshotLimits};
 
 fn client(address: &str) -> RaftClient<Channel> {
     RaftClient::new(TcpNetwork.channel(address, ChannelOptions::default()).unwrap())

@@ -16,11 +16,13 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-use crate::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
-use crate::envelope::Identity;
+use crate::network::wire::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::network::wire::envelope::Identity;
+use crate::node::openraft_config::SnapshotLimits;
+use crate::snapshots::SnapshotStore;
 use crate::testing::gate::{Before, Gate};
 use crate::testing::{CLUSTER, Pool};
-use crate::{RaftTiming, SnapshotLimits, SnapshotStore};
+use crate::timing::RaftTiming;
 
 /// The three masters by their roles: A leads, B has all of its log, C was away and is sent a snapshot.
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +117,7 @@ fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> 
     let pieces = [header, v1::SnapshotPiece { data, ..v1::SnapshotPiece::default() }];
     tokio::spawn(async move {
         let reply = client.install_snapshot(futures::stream::iter(pieces)).await?.into_inner();
-        Ok(vote_from_wire(reply.vote.as_ref(), crate::convert::Standing::Any).unwrap())
+        Ok(vote_from_wire(reply.vote.as_ref(), crate::network::wire::convert::Standing::Any).unwrap())
     })
 }
 

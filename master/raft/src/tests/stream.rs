@@ -19,13 +19,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::AddressBook;
-use crate::acks::Acks;
-use crate::convert::{append_from_wire, append_reply_to_wire};
-use crate::envelope::Identity;
-use crate::leadership::Heard;
-use crate::peer::Peer;
-use crate::peers::Peers;
+use crate::lease::acks::Acks;
+use crate::members::address_book::AddressBook;
+use crate::network::client::peer_client::Peer;
+use crate::network::client::peer_clients::Peers;
+use crate::network::wire::convert::{append_from_wire, append_reply_to_wire};
+use crate::network::wire::envelope::Identity;
+use crate::node::leadership::Heard;
 use crate::testing::{CLUSTER, command};
 
 /// The follower's reaction to an append, by its index.

@@ -11,9 +11,10 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
 use tempfile::TempDir;
 
+use crate::apply::machine::{Applied, Machine, SharedIndex};
+use crate::snapshots::SnapshotStore;
 use crate::testing::command;
 use crate::testing::mem_log::MemLog;
-use crate::{Applied, Machine, SharedIndex, SnapshotStore};
 
 pub(super) fn machine(dir: &TempDir) -> (Machine, SharedIndex) {
     let (snapshots, _) = SnapshotStore::open(dir.path(), ClusterId(1)).unwrap();

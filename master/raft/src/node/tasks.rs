@@ -9,18 +9,21 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::acks::Acks;
+use super::BytesSince;
 use super::leadership::Leadership;
-use super::node::BytesSince;
-use super::timing::RaftTiming;
-use super::{Machine, SharedIndex, SnapshotLimits, SnapshotStore, VoteGuard};
+use super::openraft_config::SnapshotLimits;
+use crate::apply::machine::{Machine, SharedIndex};
+use crate::lease::acks::Acks;
+use crate::lease::restart_wait::VoteGuard;
+use crate::snapshots::SnapshotStore;
+use crate::timing::RaftTiming;
 
-pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 /// Logs once a second how far a starting node has applied its log, up to the position that it had noted as committed.
-pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) -> AbortOnDropHandle<()> {
+pub(crate) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) -> AbortOnDropHandle<()> {
     const SAY_EVERY: Duration = Duration::from_secs(1);
     spawn(async move {
         let mut ticks = tokio::time::interval_at(Instant::now() + SAY_EVERY, SAY_EVERY);
@@ -34,9 +37,9 @@ pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
 }
 
 /// Sends heartbeats at `pace` while this node leads. openraft's own heartbeats go on beside them, at intervals as
-/// long as the time limit of an answer ([`super::RaftTiming::answer_limit`]). They keep followers from standing for
+/// long as the time limit of an answer ([`crate::timing::RaftTiming::answer_limit`]). They keep followers from standing for
 /// election when these heartbeats wait behind a full queue of proposals.
-pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
+pub(crate) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
     spawn(async move {
         let mut ticks = tokio::time::interval(pace);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -55,7 +58,7 @@ pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
 ///
 /// The leader has these entries and sends them again in the same term. A step-down would expose them instead: a candidate
 /// without them could win. openraft lowers only its record of that peer, not what a quorum has accepted.
-pub(super) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
+pub(crate) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
     let mut losses = acks.losses();
     spawn(async move {
         let mut said = None;
@@ -80,7 +83,7 @@ pub(super) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> A
 ///
 /// A vote counts once it is durable. Where that takes a majority's disks too long ([`RaftTiming::longest_sync`]), votes come
 /// after the next candidate has begun, and no election may ever have a winner.
-pub(super) fn warn_of_slow_votes(
+pub(crate) fn warn_of_slow_votes(
     leadership: watch::Receiver<Leadership>,
     pace: Arc<SyncPace>,
     timing: RaftTiming,
@@ -110,7 +113,7 @@ pub(super) fn warn_of_slow_votes(
 }
 
 /// Returns the median duration of the log's latest syncs, if it is too long for an election.
-pub(super) fn late_votes(pace: Option<Pace>, timing: RaftTiming) -> Option<Duration> {
+pub(crate) fn late_votes(pace: Option<Pace>, timing: RaftTiming) -> Option<Duration> {
     pace.map(|pace| pace.median).filter(|sync| *sync > timing.longest_sync())
 }
 
@@ -131,7 +134,7 @@ fn slow_votes(leaderless: Duration, sync: Duration, timing: RaftTiming) -> Optio
 }
 
 /// Lets the node stand for election when its guard is over, then calls `over`.
-pub(super) fn stand_when_over(
+pub(crate) fn stand_when_over(
     raft: Raft<Machine>,
     guard: VoteGuard,
     over: impl FnOnce() + Send + 'static,
@@ -145,7 +148,7 @@ pub(super) fn stand_when_over(
 
 /// Takes a snapshot when the log has grown enough since the last one. openraft ignores a trigger while one is being
 /// taken. Once it is on disk, what it covers is purged, except what the limits keep.
-pub(super) fn take_snapshots(
+pub(crate) fn take_snapshots(
     raft: Raft<Machine>,
     bytes_since: BytesSince,
     limits: SnapshotLimits,

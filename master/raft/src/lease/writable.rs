@@ -16,9 +16,9 @@ use openraft::{Instant as _, RaftMetrics, ServerState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::Machine;
 use super::acks::Acks;
-use super::timing::RaftTiming;
+use crate::apply::machine::Machine;
+use crate::timing::RaftTiming;
 
 /// Whether openraft takes proposals from this node at `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +88,10 @@ impl fmt::Display for Blocked {
 }
 
 /// Inputs of [`watch`].
-pub(super) struct Signs {
-    pub(super) me: NodeId,
-    pub(super) acks: Arc<Acks>,
-    pub(super) timing: RaftTiming,
+pub(crate) struct Signs {
+    pub(crate) me: NodeId,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) timing: RaftTiming,
 }
 
 /// Time within which a leader that can't write again does not warn again.
@@ -99,7 +99,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Publishes the reason why this leader can't write, while it can't, until Raft ends. A new leader has no answer yet,
 /// and a single late one means nothing, so the state must last for a lease.
-pub(super) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<Option<Blocked>>) {
+pub(crate) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<Option<Blocked>>) {
     let Signs { me, acks, timing } = signs;
     let lease = timing.election_max;
     let metrics = raft.metrics();

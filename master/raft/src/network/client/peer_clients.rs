@@ -12,13 +12,13 @@ use openraft::errors::Unreachable;
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
-use super::AddressBook;
-use super::acks::Acks;
-use super::envelope::Identity;
-use super::hush::Hush;
-use super::leadership::Heard;
-use super::peer::{Lane, Peer, Whom};
-use super::removal::Removal;
+use super::peer_client::{Lane, Peer, Whom};
+use crate::lease::acks::Acks;
+use crate::members::address_book::AddressBook;
+use crate::members::removal::Removal;
+use crate::network::silent_peers::Hush;
+use crate::network::wire::envelope::Identity;
+use crate::node::leadership::Heard;
 
 /// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, and
 /// keeps a stream's client when a member's address changes. So clients ask for the connection at each call.
@@ -32,10 +32,10 @@ pub(crate) struct Peers {
 pub(crate) struct Lines {
     network: Arc<dyn Network>,
     addresses: AddressBook,
-    pub(super) acks: Arc<Acks>,
-    pub(super) hush: Arc<Hush>,
-    pub(super) removal: Arc<Removal>,
-    pub(super) heard: Heard,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) hush: Arc<Hush>,
+    pub(crate) removal: Arc<Removal>,
+    pub(crate) heard: Heard,
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 

@@ -42,7 +42,7 @@ impl Removal {
 }
 
 /// Whether `node` is a member, with a vote or without.
-pub(super) fn has(members: &StoredMembership, node: NodeId) -> bool {
+pub(crate) fn has(members: &StoredMembership, node: NodeId) -> bool {
     members.membership().get_node(&node).is_some()
 }
 

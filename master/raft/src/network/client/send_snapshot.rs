@@ -17,9 +17,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::SnapshotFile;
-use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
-use super::peer::Whom;
+use super::peer_client::Whom;
+use crate::network::wire::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::snapshots::SnapshotFile;
 
 /// Bytes of one message: few compared with the windows of a connection, many compared with its overhead.
 const PIECE: usize = 256 << 10;
@@ -29,7 +29,7 @@ const PIECE: usize = 256 << 10;
 const SLOWEST_INSTALL: u64 = 16 << 20;
 
 /// Answer of a receiver whose disk refuses the snapshot, most likely because it is full.
-pub(super) const DISK_REFUSES: Code = Code::ResourceExhausted;
+pub(crate) const DISK_REFUSES: Code = Code::ResourceExhausted;
 
 /// Pause before such a receiver is asked again. Nobody makes room within a moment, and it logs the reason each time.
 const WHILE_REFUSED: Duration = Duration::from_secs(5);

@@ -11,10 +11,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::acks::Acks;
 use super::election::Elections;
-use super::removal::{self, Removal};
-use super::{AddressBook, Machine};
+use crate::apply::machine::Machine;
+use crate::lease::acks::Acks;
+use crate::members::address_book::AddressBook;
+use crate::members::removal::{self, Removal};
 
 /// The leader that this node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,14 +54,14 @@ struct Last {
 
 impl Heard {
     /// Records a message from another node that leads `term`.
-    pub(super) fn leader_of(&self, term: u64) {
+    pub(crate) fn leader_of(&self, term: u64) {
         let mut last = self.0.lock();
         last.at = Some(Instant::now());
         last.term = last.term.max(term);
     }
 
     /// Records a heartbeat of the leader of `term`: its commit index, and whether it says that no majority answers it.
-    pub(super) fn heartbeat_of(&self, term: u64, committed: u64, deserted: bool) {
+    pub(crate) fn heartbeat_of(&self, term: u64, committed: u64, deserted: bool) {
         self.leader_of(term);
         let mut last = self.0.lock();
         last.committed = last.committed.max(committed);
@@ -72,7 +73,7 @@ impl Heard {
     }
 
     /// Returns the highest commit index that a leader has named.
-    pub(super) fn committed(&self) -> u64 {
+    pub(crate) fn committed(&self) -> u64 {
         self.0.lock().committed
     }
 
@@ -89,14 +90,14 @@ impl Heard {
 }
 
 /// News from other masters: who leads, and who is a member.
-pub(super) struct Signs {
-    pub(super) heard: Heard,
-    pub(super) acks: Arc<Acks>,
-    pub(super) removal: Arc<Removal>,
+pub(crate) struct Signs {
+    pub(crate) heard: Heard,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) removal: Arc<Removal>,
 }
 
 /// Publishes who leads, and notes where the members are, until Raft ends.
-pub(super) async fn follow(
+pub(crate) async fn follow(
     raft: Raft<Machine>,
     me: NodeId,
     signs: Signs,

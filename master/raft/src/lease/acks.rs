@@ -82,15 +82,15 @@ struct Ack {
 
 /// A peer's report on itself, in its answer to a heartbeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// Duration of a sync of its log, if there was one lately.
-    pub(super) sync: Option<Duration>,
+    pub(crate) sync: Option<Duration>,
     /// Whether its disk is nearly full.
-    pub(super) nearly_full: bool,
+    pub(crate) nearly_full: bool,
     /// Whether it can open files and connections. Older builds do not say so.
-    pub(super) has_descriptors: bool,
+    pub(crate) has_descriptors: bool,
     /// Whether it asks the leader to take its vote.
-    pub(super) leaving: bool,
+    pub(crate) leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ struct Reported {
 
 impl Acks {
     /// Records that `peer` accepted a message that was sent at `sent` in `term`.
-    pub(super) fn note(&self, peer: NodeId, term: u64, sent: Instant) {
+    pub(crate) fn note(&self, peer: NodeId, term: u64, sent: Instant) {
         let mut latest = self.latest.lock();
         let ack = latest.entry(peer).or_insert(Ack { term, sent });
         if (term, sent) > (ack.term, ack.sent) {
@@ -158,7 +158,7 @@ impl Acks {
     }
 
     /// Forgets what the peer has acknowledged, after openraft was told to allow the loss: the peer's next conflict reaches it.
-    pub(super) fn forget(&self, lost: &Lost) {
+    pub(crate) fn forget(&self, lost: &Lost) {
         let mut all = self.held.lock();
         if all.get(&lost.peer).is_some_and(|held| held.term == lost.term) {
             all.remove(&lost.peer);
@@ -166,24 +166,24 @@ impl Acks {
     }
 
     /// Follows the peers that are found to have lost entries.
-    pub(super) fn losses(&self) -> watch::Receiver<Option<Lost>> {
+    pub(crate) fn losses(&self) -> watch::Receiver<Option<Lost>> {
         self.lost.subscribe()
     }
 
     /// Records that `peer` answered a heartbeat that was sent at `sent`.
-    pub(super) fn note_round_trip(&self, peer: NodeId, sent: Instant) {
+    pub(crate) fn note_round_trip(&self, peer: NodeId, sent: Instant) {
         let now = Instant::now();
         self.round_trips.lock().insert(peer, (now, now.duration_since(sent)));
     }
 
     /// Returns the round trip of `peer`'s last answer to a heartbeat, if it came in the last second.
-    pub(super) fn round_trip(&self, peer: NodeId) -> Option<Duration> {
+    pub(crate) fn round_trip(&self, peer: NodeId) -> Option<Duration> {
         let (at, round_trip) = self.round_trips.lock().get(&peer).copied()?;
         (at.elapsed() < SAID_LATELY).then_some(round_trip)
     }
 
     /// Returns the time in which a majority of `voters` answers a heartbeat of `me`, by the last answers.
-    pub(super) fn round_trip_of_majority(&self, me: NodeId, voters: &BTreeSet<NodeId>) -> Option<Duration> {
+    pub(crate) fn round_trip_of_majority(&self, me: NodeId, voters: &BTreeSet<NodeId>) -> Option<Duration> {
         let own = |voter: &NodeId| (*voter == me).then_some(Duration::ZERO);
         let mut answered: Vec<_> =
             voters.iter().filter_map(|voter| own(voter).or_else(|| self.round_trip(*voter))).collect();
@@ -192,19 +192,19 @@ impl Acks {
     }
 
     /// Records `peer`'s report on itself.
-    pub(super) fn note_report(&self, peer: NodeId, report: Report) {
+    pub(crate) fn note_report(&self, peer: NodeId, report: Report) {
         self.reports.lock().insert(peer, Reported { at: Instant::now(), report });
     }
 
     /// Returns `peer`'s report on itself, if it came in the last second.
-    pub(super) fn report(&self, peer: NodeId) -> Option<Report> {
+    pub(crate) fn report(&self, peer: NodeId) -> Option<Report> {
         lately(&self.reports.lock(), peer)
     }
 
     /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
     /// majority with `me`. As long as one is full, a voter that says nothing has no room: it may be that one's disk
     /// that every entry has to go to.
-    pub(super) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
+    pub(crate) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
         let reports = self.reports.lock();
         let said =
             |voter: NodeId| lately(&reports, voter).filter(|_| voter != me).map(|report| report.nearly_full);
@@ -218,7 +218,7 @@ impl Acks {
     }
 
     /// When the latest of the messages was sent that `peer` has answered in `term`.
-    pub(super) fn latest(&self, peer: NodeId, term: u64) -> Option<Instant> {
+    pub(crate) fn latest(&self, peer: NodeId, term: u64) -> Option<Instant> {
         self.latest.lock().get(&peer).filter(|ack| ack.term == term).map(|ack| ack.sent)
     }
 
@@ -237,7 +237,7 @@ impl Acks {
     }
 
     /// The same of a majority of `voters`.
-    pub(super) fn majority(
+    pub(crate) fn majority(
         &self,
         me: NodeId,
         term: u64,
@@ -255,12 +255,12 @@ impl Acks {
     }
 
     /// Records whether a majority still answers this node, the leader of `term`.
-    pub(super) fn note_deserted(&self, term: u64, deserted: bool) {
+    pub(crate) fn note_deserted(&self, term: u64, deserted: bool) {
         self.deserted.store(if deserted { term } else { 0 }, Ordering::Relaxed);
     }
 
     /// Whether no majority answers this node any more as the leader of `term`.
-    pub(super) fn is_deserted(&self, term: u64) -> bool {
+    pub(crate) fn is_deserted(&self, term: u64) -> bool {
         self.deserted.load(Ordering::Relaxed) == term
     }
 

@@ -34,19 +34,19 @@ pub(crate) struct Ballots {
 
 impl Ballots {
     /// Ends leased reads in `term`: leadership is handed over, or a later term has this node's vote.
-    pub(super) fn yield_term(&self, term: u64) {
+    pub(crate) fn yield_term(&self, term: u64) {
         self.yielded.fetch_max(term, Ordering::SeqCst);
     }
 
     /// Whether a lease of `term` may be used at this moment.
-    pub(super) fn permits(&self, term: u64) -> bool {
+    pub(crate) fn permits(&self, term: u64) -> bool {
         // The order matters: a question that is over by the first load has left its mark before the second.
         self.open.load(Ordering::SeqCst) == 0 && self.yielded.load(Ordering::SeqCst) < term
     }
 
     /// Pauses leased reads while openraft decides on a vote for `term`. The caller must not be cancelled before it
     /// knows the outcome.
-    pub(super) fn ask(self: &Arc<Self>, term: u64) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, term: u64) -> Asked {
         self.open.fetch_add(1, Ordering::SeqCst);
         Asked { ballots: self.clone(), term, refused: false }
     }
@@ -54,14 +54,14 @@ impl Ballots {
 
 /// A vote that openraft is deciding on. If it is dropped without [`Self::refused`], it counts as granted.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     ballots: Arc<Ballots>,
     term: u64,
     refused: bool,
 }
 
 impl Asked {
-    pub(super) fn refused(mut self) {
+    pub(crate) fn refused(mut self) {
         self.refused = true;
     }
 }

@@ -1,7 +1,7 @@
 //! The way out of a node that gives up its vote before it stops.
 //!
 //! The node says in its answers to heartbeats that it wants to leave. The leader that hears it, whoever leads by then, takes
-//! its vote if the others can do without ([`super::Change::Leave`]). The node stays a member, so its own log tells it when
+//! its vote if the others can do without ([`Change::Leave`](crate::Change::Leave)). The node stays a member, so its own log tells it when
 //! that is committed. No call can be lost or repeated on the way.
 
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use mc_log::{MasterNode, Membership};
 use mc_types::NodeId;
 use openraft::async_runtime::watch::WatchReceiver;
 
-use super::RaftNode;
+use crate::node::RaftNode;
 
 /// How far a node is on its way out, by the committed membership that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 /// Measures the elections that this node wins, from openraft's reports of its role. Pre-votes do not change the role,
 /// so they do not count.
 #[derive(Debug)]
-pub(super) struct Elections {
+pub(crate) struct Elections {
     seconds: Histogram,
     /// Where an election that is won now began: when the node was first seen to stand. Reports can be missed; while it
     /// has not been seen to stand, when it was last seen not to.
@@ -14,12 +14,12 @@ pub(super) struct Elections {
 }
 
 impl Elections {
-    pub(super) fn new(seconds: Histogram) -> Self {
+    pub(crate) fn new(seconds: Histogram) -> Self {
         Self { seconds, began: None, stands: false }
     }
 
     /// Processes a report of the role at `now`.
-    pub(super) fn saw(&mut self, role: ServerState, now: Instant) {
+    pub(crate) fn saw(&mut self, role: ServerState, now: Instant) {
         let stands = role == ServerState::Candidate;
         if role == ServerState::Leader {
             // A node that has just started and led before has not stood for election.

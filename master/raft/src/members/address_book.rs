@@ -34,7 +34,7 @@ impl AddressBook {
 
     /// Takes over the addresses of the membership. An address there that has changed is newer than one that was met.
     /// If the two still differ, the moved master keeps reporting its own.
-    pub(super) fn record(&self, membership: &Membership) {
+    pub(crate) fn record(&self, membership: &Membership) {
         let mut book = self.0.lock();
         for (node, addresses) in membership.nodes() {
             let entry = book.entry(*node).or_default();

@@ -12,16 +12,16 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
-use super::Machine;
-use super::convert::snapshot_from_wire;
-use super::send_snapshot::DISK_REFUSES;
 use super::service::{Attached, raft_stopped, stopped};
-use super::snapshots::{GivenUp, Incoming, SnapshotError};
+use crate::apply::machine::Machine;
+use crate::network::client::send_snapshot::DISK_REFUSES;
+use crate::network::wire::convert::snapshot_from_wire;
+use crate::snapshots::{GivenUp, Incoming, SnapshotError};
 
 /// Time without a message after which a sender counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) async fn next(
+pub(crate) async fn next(
     inbound: &mut Streaming<v1::SnapshotPiece>,
 ) -> Result<Option<v1::SnapshotPiece>, Status> {
     let silent = |_| Status::deadline_exceeded(format!("no piece of the snapshot came in {PATIENCE:?}"));
@@ -43,7 +43,7 @@ impl From<Status> for Ended {
 
 /// Takes the snapshot and passes it to Raft. Returns this node's vote, which tells a leader of an older term that it
 /// was replaced.
-pub(super) async fn receive(
+pub(crate) async fn receive(
     attached: &Attached,
     header: &v1::SnapshotPiece,
     inbound: Streaming<v1::SnapshotPiece>,
@@ -296,7 +296,7 @@ mod tests {
     use mc_types::NodeId;
 
     use super::*;
-    use crate::Defect;
+    use crate::snapshots::Defect;
 
     #[test]
     fn a_snapshot_is_taken_where_it_goes_on_from_what_is_committed() {

@@ -19,11 +19,12 @@ use openraft::raft::{
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::acks::{Lost, Report};
-use super::convert::{self, BadMessage, Sent, Standing};
-use super::envelope::Identity;
-use super::peers::{Lines, Links};
-use super::{SnapshotFile, append_stream, send_snapshot};
+use super::peer_clients::{Lines, Links};
+use super::{append_stream, send_snapshot};
+use crate::lease::acks::{Lost, Report};
+use crate::network::wire::convert::{self, BadMessage, Sent, Standing};
+use crate::network::wire::envelope::Identity;
+use crate::snapshots::SnapshotFile;
 
 /// Time limit of a heartbeat's answer.
 const LATE: Duration = Duration::from_secs(1);
@@ -83,9 +84,9 @@ impl Peer {
 /// Both ends of a call, for its errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Whom {
-    pub(super) from: NodeId,
-    pub(super) target: NodeId,
-    pub(super) address: String,
+    pub(crate) from: NodeId,
+    pub(crate) target: NodeId,
+    pub(crate) address: String,
 }
 
 impl Whom {

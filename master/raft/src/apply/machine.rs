@@ -11,8 +11,7 @@ use openraft::alias::{EntryPayloadOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::snapshots::Installed;
-use super::{SnapshotFile, SnapshotStore};
+use crate::snapshots::{Installed, SnapshotFile, SnapshotStore};
 
 /// Maximum number of entries, and of bytes of their commands, that are applied while readers wait; at least one entry.
 const ENTRIES_PER_HOLD: usize = 64;

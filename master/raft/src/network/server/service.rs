@@ -22,15 +22,20 @@ use parking_lot::Mutex;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::acks::Acks;
-use super::ballots::{self, Ballots};
-use super::convert::{self, BadMessage};
-use super::envelope::{check_envelope, check_timing};
-use super::hush::Hush;
-use super::leadership::Heard;
-use super::writable::{RaftInstant, writing};
-use super::{HasDescriptors, Machine, NearlyFull, SnapshotStore, VoteGuard, receive_snapshot, removal};
-use crate::rpc_times::{RaftRpc, RpcTimes};
+use super::receive_snapshot;
+use super::rpc_times::{RaftRpc, RpcTimes};
+use crate::apply::machine::Machine;
+use crate::lease::acks::Acks;
+use crate::lease::candidates::{self, Ballots};
+use crate::lease::restart_wait::VoteGuard;
+use crate::lease::writable::{RaftInstant, writing};
+use crate::members::removal;
+use crate::network::silent_peers::Hush;
+use crate::network::wire::convert::{self, BadMessage};
+use crate::network::wire::envelope::{check_envelope, check_timing};
+use crate::node::leadership::Heard;
+use crate::node::{HasDescriptors, NearlyFull};
+use crate::snapshots::SnapshotStore;
 
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
@@ -63,25 +68,25 @@ struct Inner {
 }
 
 /// Parts of a running node that the service needs.
-pub(super) struct Attached {
-    pub(super) raft: Raft<Machine>,
-    pub(super) guard: VoteGuard,
-    pub(super) snapshots: SnapshotStore,
+pub(crate) struct Attached {
+    pub(crate) raft: Raft<Machine>,
+    pub(crate) guard: VoteGuard,
+    pub(crate) snapshots: SnapshotStore,
     /// The last entry that was in the log on disk when this run began.
-    pub(super) log_at_start: Option<LogId>,
+    pub(crate) log_at_start: Option<LogId>,
     /// The longest election timeout, which must be the same on all nodes.
-    pub(super) election_max_ms: u64,
+    pub(crate) election_max_ms: u64,
     /// Whether a peer with another timeout was refused.
-    pub(super) timing_differs: AtomicBool,
-    pub(super) heard: Heard,
-    pub(super) pace: Arc<SyncPace>,
-    pub(super) nearly_full: NearlyFull,
-    pub(super) has_descriptors: HasDescriptors,
+    pub(crate) timing_differs: AtomicBool,
+    pub(crate) heard: Heard,
+    pub(crate) pace: Arc<SyncPace>,
+    pub(crate) nearly_full: NearlyFull,
+    pub(crate) has_descriptors: HasDescriptors,
     /// This node asks the leader to take its vote.
-    pub(super) leaving: Arc<AtomicBool>,
-    pub(super) hush: Arc<Hush>,
-    pub(super) acks: Arc<Acks>,
-    pub(super) ballots: Arc<Ballots>,
+    pub(crate) leaving: Arc<AtomicBool>,
+    pub(crate) hush: Arc<Hush>,
+    pub(crate) acks: Arc<Acks>,
+    pub(crate) ballots: Arc<Ballots>,
 }
 
 impl Attached {
@@ -101,7 +106,7 @@ impl Attached {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
             let writing = writing(&metrics, me, RaftInstant::now(), lease);
-            ballots::holds_office(writing, &metrics, me, &self.acks, now, lease).then_some(metrics.vote)?
+            candidates::holds_office(writing, &metrics, me, &self.acks, now, lease).then_some(metrics.vote)?
         };
         let last = self.raft.data_metrics().borrow_watched().last_log;
         Some(VoteResponse::new(vote, last, false))
@@ -131,7 +136,7 @@ impl RaftService {
     }
 
     /// Connects the running node. Only the first call has an effect.
-    pub(super) fn attach(&self, running: Attached) {
+    pub(crate) fn attach(&self, running: Attached) {
         let _ = self.0.attached.set(running);
     }
 
@@ -238,11 +243,11 @@ fn malformed(err: &BadMessage) -> Status {
     Status::invalid_argument(err.to_string())
 }
 
-pub(super) fn stopped(err: &Fatal<TypeConfig>) -> Status {
+pub(crate) fn stopped(err: &Fatal<TypeConfig>) -> Status {
     Status::unavailable(format!("this master has stopped: {err}"))
 }
 
-pub(super) fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
+pub(crate) fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
     match err {
         RaftError::APIError(never) => match never {},
         RaftError::Fatal(err) => stopped(&err),

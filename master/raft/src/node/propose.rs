@@ -2,7 +2,7 @@ use mc_index::Response;
 use mc_log::Proposal;
 use openraft::errors::{ClientWriteError, RaftError};
 
-use crate::RaftNode;
+use super::RaftNode;
 
 /// Error of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

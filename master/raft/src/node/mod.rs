@@ -1,3 +1,15 @@
+//! The running node: openraft with its log, its state machine and its network, and the tasks beside it.
+//!
+//! This room imports all others, and none imports it. Its parts add methods to [`RaftNode`], one subject each.
+
+pub(crate) mod election;
+pub(crate) mod leadership;
+pub(crate) mod members;
+pub(crate) mod openraft_config;
+pub(crate) mod propose;
+pub(crate) mod tasks;
+pub(crate) mod view;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -20,23 +32,22 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::acks::Acks;
-use super::ballots::Ballots;
-use super::config::raft_config;
-use super::election::Elections;
-use super::envelope::Identity;
-use super::leadership::{self, Heard, Leadership, Signs};
-use super::lease::{leased_term, usable_lease};
-use super::peers::Peers;
-use super::removal::Removal;
-use super::service::Attached;
-use super::snapshots::{Disk, FileSystem, SnapshotError};
-use super::timing::{RaftTiming, whole_ms};
-use super::writable::{self, Blocked};
-use super::{
-    AddressBook, Applied, LeaderTerm, Machine, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
-    VoteGuard, observe, tasks,
-};
+use crate::apply::machine::{Applied, Machine, SharedIndex};
+use crate::lease::acks::Acks;
+use crate::lease::candidates::Ballots;
+use crate::lease::leader_term::{LeaderTerm, leased_term, usable_lease};
+use crate::lease::restart_wait::VoteGuard;
+use crate::lease::writable::{self, Blocked};
+use crate::members::address_book::AddressBook;
+use crate::members::removal::Removal;
+use crate::network::client::peer_clients::Peers;
+use crate::network::server::service::{Attached, RaftService};
+use crate::network::wire::envelope::Identity;
+use crate::snapshots::{Disk, FileSystem, SnapshotError, SnapshotStore};
+use crate::timing::{RaftTiming, whole_ms};
+use election::Elections;
+use leadership::{Heard, Leadership, Signs};
+use openraft_config::{SnapshotLimits, raft_config};
 
 /// Function that returns the bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
@@ -144,25 +155,25 @@ pub enum TransferError {
 /// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on. That should not be the
 /// one that serves clients, because a busy runtime makes followers miss heartbeats.
 pub struct RaftNode {
-    pub(super) node: NodeId,
+    pub(crate) node: NodeId,
     raft: Raft<Machine>,
     index: SharedIndex,
     snapshots: SnapshotStore,
-    pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    pub(crate) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
-    pub(super) heard: Heard,
-    pub(super) addresses: AddressBook,
+    pub(crate) heard: Heard,
+    pub(crate) addresses: AddressBook,
     acks: Arc<Acks>,
-    pub(super) pace: Arc<SyncPace>,
+    pub(crate) pace: Arc<SyncPace>,
     /// This node asks the leader to take its vote: see [`Self::ask_to_leave`].
-    pub(super) leaving: Arc<AtomicBool>,
+    pub(crate) leaving: Arc<AtomicBool>,
     /// Held while the membership is changed.
-    pub(super) changing: tokio::sync::Mutex<()>,
-    pub(super) timing: RaftTiming,
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) timing: RaftTiming,
     /// A hand-over yields the term: voters may elect another leader before this node's lease ends.
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,
-    pub(super) stopped: watch::Receiver<Option<String>>,
+    pub(crate) stopped: watch::Receiver<Option<String>>,
     _tasks: [AbortOnDropHandle<()>; 8],
 }
 
@@ -294,7 +305,7 @@ impl RaftNode {
         let leaving = Arc::new(AtomicBool::new(false));
         let signs = writable::Signs { me: node, acks: acks.clone(), timing };
         let tasks = [
-            tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
+            tasks::spawn(view::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
             tasks::send_heartbeats(raft.clone(), timing.heartbeat),
             tasks::stand_when_over(raft.clone(), guard.clone(), move || {
@@ -482,7 +493,7 @@ impl RaftNode {
         &self.pace
     }
 
-    pub(super) fn acks(&self) -> &Acks {
+    pub(crate) fn acks(&self) -> &Acks {
         &self.acks
     }
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
 
-use super::timing::{RaftTiming, whole_ms};
+use crate::timing::{RaftTiming, whole_ms};
 
 /// Limits at which snapshots are taken, and the part of the log that they leave.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +38,14 @@ impl SnapshotLimits {
     /// a pause. With half the snapshot's size as a second condition, two bytes of snapshots are written for each byte
     /// of log, besides the growth of the index. A restart reads the snapshot anyway, and then at most half as much
     /// log.
-    pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
+    pub(crate) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
         log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
             || self.entries.is_some_and(|most| entries >= most)
     }
 
     /// Returns the index up to which the log is to be purged. It is purged up to `purged`, a snapshot of
     /// `snapshot_bytes` covers it up to `covered`, and `bytes_since` returns the bytes of the log after an index.
-    pub(super) fn purge_upto(
+    pub(crate) fn purge_upto(
         &self,
         purged: Option<u64>,
         covered: u64,

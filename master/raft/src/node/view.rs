@@ -5,7 +5,8 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{RaftMetrics, ServerState};
 use tokio::sync::watch;
 
-use super::{RaftNode, Seat, tasks};
+use super::{RaftNode, tasks};
+use crate::members::member_role::Seat;
 
 /// A Raft node's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ const ENDED: &str = "Raft has ended";
 
 /// Tells why Raft has stopped, once it has. It runs as a task of its own because openraft reports several changes a
 /// commit, and each would wake the waiting thread.
-pub(super) async fn tell_when_stopped(
+pub(crate) async fn tell_when_stopped(
     mut metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     stopped: watch::Sender<Option<String>>,
 ) {

@@ -12,8 +12,10 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::Precondition;
 use tokio::time::Instant;
 
-use super::acks::Report;
-use super::{AddressBook, Member, RaftNode, Roster};
+use super::RaftNode;
+use crate::lease::acks::Report;
+use crate::members::address_book::AddressBook;
+use crate::members::membership_view::{Member, Roster};
 
 /// Time limit of a change of the membership. A later success shows in the membership.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,3 @@
+//! Committed entries become the index: openraft's state machine over it. Imports snapshots.
+
+pub(crate) mod machine;

@@ -1,0 +1,8 @@
+//! Who follows this node, whom it follows, and what it may conclude: that it still leads, that it can write, that it may
+//! vote. Answers and messages of other masters are noted here; nothing is sent.
+
+pub(crate) mod acks;
+pub(crate) mod candidates;
+pub(crate) mod leader_term;
+pub(crate) mod restart_wait;
+pub(crate) mod writable;

@@ -26,19 +26,17 @@ pub use lease::leader_term::LeaderTerm;
 pub use lease::restart_wait::VoteGuard;
 pub use lease::writable::Blocked;
 pub use members::address_book::AddressBook;
+pub use members::change::{Change, ChangeError};
 pub use members::departure::{Departure, can_spare_a_voter};
 pub use members::member_role::Seat;
 pub use members::membership_view::{CAUGHT_UP, Member, Roster};
 pub use network::server::rpc_times::{RaftRpc, RpcTimer, RpcTimes};
+pub use network::server::served_node::{HasDescriptors, NearlyFull};
 pub use network::server::service::{Formation, RaftService};
 pub use node::leadership::{Leadership, REMOVED_FIX};
-pub use node::members::{Change, ChangeError};
 pub use node::openraft_config::SnapshotLimits;
 pub use node::propose::ProposeError;
 pub use node::view::RaftView;
-pub use node::{
-    BytesSince, HasDescriptors, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError,
-    is_overruled,
-};
+pub use node::{BytesSince, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError, is_overruled};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};
 pub use timing::{RaftTiming, RaftTimingError};

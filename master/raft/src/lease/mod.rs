@@ -2,7 +2,9 @@
 //! vote. Answers and messages of other masters are noted here; nothing is sent.
 
 pub(crate) mod acks;
-pub(crate) mod candidates;
+
+pub(crate) mod leader_contact;
 pub(crate) mod leader_term;
 pub(crate) mod restart_wait;
+pub(crate) mod revocation;
 pub(crate) mod writable;

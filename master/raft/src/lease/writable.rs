@@ -8,16 +8,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::{Raft, TypeConfig};
+use mc_log::TypeConfig;
 use mc_types::NodeId;
-use openraft::alias::InstantOf;
+use openraft::alias::{InstantOf, WatchReceiverOf};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::acks::Acks;
-use crate::apply::machine::Machine;
 use crate::timing::RaftTiming;
 
 /// Whether openraft takes proposals from this node at `now`.
@@ -87,22 +86,19 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// Inputs of [`watch`].
-pub(crate) struct Signs {
-    pub(crate) me: NodeId,
-    pub(crate) acks: Arc<Acks>,
-    pub(crate) timing: RaftTiming,
-}
-
 /// Time within which a leader that can't write again does not warn again.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Publishes the reason why this leader can't write, while it can't, until Raft ends. A new leader has no answer yet,
 /// and a single late one means nothing, so the state must last for a lease.
-pub(crate) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<Option<Blocked>>) {
-    let Signs { me, acks, timing } = signs;
+pub(crate) async fn watch(
+    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    me: NodeId,
+    acks: Arc<Acks>,
+    timing: RaftTiming,
+    out: watch::Sender<Option<Blocked>>,
+) {
     let lease = timing.election_max;
-    let metrics = raft.metrics();
     let mut ticks = tokio::time::interval(lease / 6);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut refused_since, mut warned_at, mut warned) = (None, None::<Instant>, false);

@@ -4,13 +4,8 @@
 //! its vote if the others can do without ([`Change::Leave`](crate::Change::Leave)). The node stays a member, so its own log tells it when
 //! that is committed. No call can be lost or repeated on the way.
 
-use std::sync::atomic::Ordering;
-
 use mc_log::{MasterNode, Membership};
 use mc_types::NodeId;
-use openraft::async_runtime::watch::WatchReceiver;
-
-use crate::node::RaftNode;
 
 /// How far a node is on its way out, by the committed membership that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +29,7 @@ pub fn can_spare_a_voter(voters: usize, reserved: usize) -> bool {
 }
 
 impl Departure {
-    fn of(node: NodeId, committed: &Membership) -> Self {
+    pub(crate) fn of(node: NodeId, committed: &Membership) -> Self {
         let is_reserved = |id: &NodeId| committed.get_node(id).is_some_and(MasterNode::is_reserved);
         let voters: Vec<_> = committed.voter_ids().collect();
         if voters.contains(&node) {
@@ -43,19 +38,6 @@ impl Departure {
         }
         // A member without a vote whose place is not reserved is taken for one that is on its way in.
         if is_reserved(&node) { Self::Left } else { Self::Needed }
-    }
-}
-
-impl RaftNode {
-    /// Asks whoever leads to take this node's vote, from now until it stops.
-    pub fn ask_to_leave(&self) {
-        self.leaving.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns how far this node is on its way out.
-    #[must_use]
-    pub fn departure(&self) -> Departure {
-        Departure::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
     }
 }
 

@@ -34,28 +34,25 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::apply::machine::{Applied, Machine, SharedIndex};
 use crate::lease::acks::Acks;
-use crate::lease::candidates::Ballots;
+use crate::lease::leader_contact::Heard;
 use crate::lease::leader_term::{LeaderTerm, leased_term, usable_lease};
 use crate::lease::restart_wait::VoteGuard;
+use crate::lease::revocation::Ballots;
 use crate::lease::writable::{self, Blocked};
 use crate::members::address_book::AddressBook;
 use crate::members::removal::Removal;
 use crate::network::client::peer_clients::Peers;
-use crate::network::server::service::{Attached, RaftService};
+use crate::network::server::served_node::{Attached, HasDescriptors, NearlyFull};
+use crate::network::server::service::RaftService;
 use crate::network::wire::envelope::Identity;
 use crate::snapshots::{Disk, FileSystem, SnapshotError, SnapshotStore};
 use crate::timing::{RaftTiming, whole_ms};
 use election::Elections;
-use leadership::{Heard, Leadership, Signs};
+use leadership::{Leadership, Signs};
 use openraft_config::{SnapshotLimits, raft_config};
 
 /// Function that returns the bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
-
-/// Function that tells whether the disk of a node's data directory is nearly full.
-pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
-/// Tells whether the process can open files and connections.
-pub type HasDescriptors = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Parts of a Raft node.
 pub struct RaftNodeConfig<L> {
@@ -303,10 +300,9 @@ impl RaftNode {
         let (blocked_tx, blocked) = watch::channel(None);
         let ballots = Arc::new(Ballots::default());
         let leaving = Arc::new(AtomicBool::new(false));
-        let signs = writable::Signs { me: node, acks: acks.clone(), timing };
         let tasks = [
             tasks::spawn(view::tell_when_stopped(raft.metrics(), stopped_tx)),
-            tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
+            tasks::spawn(writable::watch(raft.metrics(), node, acks.clone(), timing, blocked_tx)),
             tasks::send_heartbeats(raft.clone(), timing.heartbeat),
             tasks::stand_when_over(raft.clone(), guard.clone(), move || {
                 vote_timing.set(timing.election_max);

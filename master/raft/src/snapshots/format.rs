@@ -11,11 +11,10 @@
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
 
 use mc_index::{CLUSTER_VERSION, State};
-use mc_log::{SnapshotMeta, decode_membership, encode_membership};
+use mc_log::{CommittedLeaderId, LogId, SnapshotMeta, decode_membership, encode_membership};
 use mc_types::ClusterId;
 
 use super::PartialFile;
-use crate::network::wire::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
 
 const MAGIC: [u8; 8] = *b"mc-snap\0";
 const FORMAT: u32 = 1;
@@ -79,12 +78,36 @@ impl Header {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Defect> {
-        let content = |err: BadMessage| Defect::Content(err.to_string());
         let (cluster, rest) = bytes.split_at_checked(16).ok_or(Defect::NotASnapshot)?;
         let cluster = ClusterId::from_bytes(cluster).ok_or(Defect::NotASnapshot)?;
-        let (last_log_id, rest) = opt_log_id_from_bytes(rest).map_err(content)?;
+        let (last_log_id, rest) = opt_log_id_from_bytes(rest)?;
         let last_membership = decode_membership(rest).map_err(|err| Defect::Content(err.to_string()))?;
         Ok(Self { cluster, meta: SnapshotMeta { last_log_id, last_membership } })
+    }
+}
+
+/// Writes an optional log id into a header: a byte that says whether there is one, then term and index,
+/// big-endian.
+fn opt_log_id_to_bytes(id: Option<&LogId>, out: &mut Vec<u8>) {
+    out.push(u8::from(id.is_some()));
+    if let Some(id) = id {
+        out.extend_from_slice(&id.leader_id.term.to_be_bytes());
+        out.extend_from_slice(&id.index.to_be_bytes());
+    }
+}
+
+/// Reads the output of [`opt_log_id_to_bytes`]; also returns the bytes behind it.
+fn opt_log_id_from_bytes(bytes: &[u8]) -> Result<(Option<LogId>, &[u8]), Defect> {
+    let short = || Defect::Content("log id is cut short".into());
+    match bytes.split_first().ok_or_else(short)? {
+        (0, rest) => Ok((None, rest)),
+        (1, rest) => {
+            let (term, rest) = rest.split_first_chunk().ok_or_else(short)?;
+            let (index, rest) = rest.split_first_chunk().ok_or_else(short)?;
+            let leader_id = CommittedLeaderId::new(u64::from_be_bytes(*term));
+            Ok((Some(LogId { leader_id, index: u64::from_be_bytes(*index) }), rest))
+        }
+        (other, _) => Err(Defect::Content(format!("log id has format {other}, unknown to this build"))),
     }
 }
 

@@ -25,10 +25,10 @@ use tokio::sync::mpsc;
 
 use super::suite::machine;
 use crate::apply::machine::{Applied, Builder, Machine};
+use crate::lease::leader_contact::Heard;
 use crate::members::address_book::AddressBook;
 use crate::network::client::peer_clients::Peers;
 use crate::network::wire::envelope::Identity;
-use crate::node::leadership::Heard;
 use crate::node::openraft_config::{SnapshotLimits, raft_config};
 use crate::snapshots::SnapshotFile;
 use crate::testing::mem_log::MemLog;

@@ -20,12 +20,12 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::lease::acks::Acks;
+use crate::lease::leader_contact::Heard;
 use crate::members::address_book::AddressBook;
 use crate::network::client::peer_client::Peer;
 use crate::network::client::peer_clients::Peers;
 use crate::network::wire::convert::{append_from_wire, append_reply_to_wire};
 use crate::network::wire::envelope::Identity;
-use crate::node::leadership::Heard;
 use crate::testing::{CLUSTER, command};
 
 /// The follower's reaction to an append, by its index.

@@ -18,11 +18,11 @@ use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::peer_client::Whom;
+use super::route::Whom;
 use crate::lease::acks::Acks;
+use crate::lease::leader_contact::Heard;
 use crate::network::silent_peers::Hush;
 use crate::network::wire::convert::{Sent, append_reply_from_wire, append_to_wire};
-use crate::node::leadership::Heard;
 
 /// Number of equal appends without entries after which a stream is ended.
 ///

@@ -10,19 +10,19 @@ use mc_proto::v1;
 use mc_types::NodeId;
 use openraft::RaftNetworkV2;
 use openraft::alias::SnapshotOf;
-use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RPCTypes, stream_append_sequential};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use tokio::time::Instant;
-use tonic::{Code, Status};
 
-use super::peer_clients::{Lines, Links};
+use super::connections::{Lines, Links};
+use super::route::Whom;
 use super::{append_stream, send_snapshot};
-use crate::lease::acks::{Lost, Report};
-use crate::network::wire::convert::{self, BadMessage, Sent, Standing};
+use crate::lease::acks::Report;
+use crate::network::wire::convert::{self, Sent, Standing};
 use crate::network::wire::envelope::Identity;
 use crate::snapshots::SnapshotFile;
 
@@ -78,62 +78,6 @@ impl Peer {
 
     fn envelope(&self) -> v1::Envelope {
         self.identity.envelope(self.target)
-    }
-}
-
-/// Both ends of a call, for its errors.
-#[derive(Clone, Debug)]
-pub(crate) struct Whom {
-    pub(crate) from: NodeId,
-    pub(crate) target: NodeId,
-    pub(crate) address: String,
-}
-
-impl Whom {
-    pub(crate) fn timeout(&self, action: RPCTypes, timeout: Duration) -> Timeout<TypeConfig> {
-        Timeout { action, id: self.from, target: self.target, timeout }
-    }
-
-    /// Returns the error of a failed call. openraft backs off after `Unreachable` (the peer is down, or refuses and
-    /// will for a while) and tries again at once after `NetworkError`.
-    pub(crate) fn failed(&self, status: &Status) -> RPCError<TypeConfig> {
-        let text = format!("node {} at {}: {}", self.target, self.address, status.message());
-        match status.code() {
-            Code::Unavailable
-            | Code::FailedPrecondition
-            | Code::InvalidArgument
-            | Code::Unimplemented
-            | Code::ResourceExhausted => Unreachable::from_string(text).into(),
-            _ => NetworkError::from_string(text).into(),
-        }
-    }
-
-    pub(crate) fn nonsense(&self, err: &BadMessage) -> RPCError<TypeConfig> {
-        Unreachable::from_string(format!("node {} at {} answers nonsense: {err}", self.target, self.address))
-            .into()
-    }
-
-    /// Returns the error of a peer that has lost entries, in place of an answer that openraft can't process.
-    pub(crate) fn lost(&self, lost: &Lost) -> RPCError<TypeConfig> {
-        Unreachable::from_string(lost.to_string()).into()
-    }
-
-    pub(crate) fn broken(&self, why: &str) -> RPCError<TypeConfig> {
-        NetworkError::from_string(format!("node {} at {} {why}", self.target, self.address)).into()
-    }
-
-    /// Awaits one call's answer within `ttl`.
-    async fn call<R>(
-        &self,
-        action: RPCTypes,
-        ttl: Duration,
-        call: impl Future<Output = Result<tonic::Response<R>, Status>>,
-    ) -> Result<R, RPCError<TypeConfig>> {
-        match tokio::time::timeout(ttl, call).await {
-            Err(_) => Err(self.timeout(action, ttl).into()),
-            Ok(Err(status)) => Err(self.failed(&status)),
-            Ok(Ok(reply)) => Ok(reply.into_inner()),
-        }
     }
 }
 

@@ -17,8 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::peer_client::Whom;
-use crate::network::wire::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
+use super::route::Whom;
+use crate::network::wire::convert::{DISK_REFUSES, Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::snapshots::SnapshotFile;
 
 /// Bytes of one message: few compared with the windows of a connection, many compared with its overhead.
@@ -28,10 +28,7 @@ const PIECE: usize = 256 << 10;
 /// GB, took 21 s on a slow machine (measured), which is four times as fast.
 const SLOWEST_INSTALL: u64 = 16 << 20;
 
-/// Answer of a receiver whose disk refuses the snapshot, most likely because it is full.
-pub(crate) const DISK_REFUSES: Code = Code::ResourceExhausted;
-
-/// Pause before such a receiver is asked again. Nobody makes room within a moment, and it logs the reason each time.
+/// Pause before a receiver whose disk refuses is asked again. Nobody makes room within a moment, and it logs the reason each time.
 const WHILE_REFUSED: Duration = Duration::from_secs(5);
 
 /// Sends `snapshot` and waits until it is installed. Only progress has a deadline, not the whole: each piece must be

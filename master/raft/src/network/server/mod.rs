@@ -2,4 +2,6 @@
 
 pub(crate) mod receive_snapshot;
 pub(crate) mod rpc_times;
+pub(crate) mod served_node;
 pub(crate) mod service;
+pub(crate) mod status;

@@ -12,10 +12,10 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
-use super::service::{Attached, raft_stopped, stopped};
+use super::served_node::Attached;
+use super::status::{raft_stopped, stopped};
 use crate::apply::machine::Machine;
-use crate::network::client::send_snapshot::DISK_REFUSES;
-use crate::network::wire::convert::snapshot_from_wire;
+use crate::network::wire::convert::{DISK_REFUSES, snapshot_from_wire};
 use crate::snapshots::{GivenUp, Incoming, SnapshotError};
 
 /// Time without a message after which a sender counts as gone.

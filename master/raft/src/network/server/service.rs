@@ -1,41 +1,29 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
-use mc_log::{LogId, Raft, SyncPace, TypeConfig};
+use mc_log::{LogId, Raft, TypeConfig};
 use mc_net::{ConnectInfo, Listener};
 use mc_proto::v1::{self, raft_server::RaftServer};
 use mc_types::{ClusterId, NodeId};
-use openraft::Instant as _;
-use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{Fatal, RaftError};
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest, VoteResponse,
-};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest};
 use parking_lot::Mutex;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::receive_snapshot;
 use super::rpc_times::{RaftRpc, RpcTimes};
+use super::served_node::Attached;
+use super::status::{malformed, raft_stopped, stopped};
 use crate::apply::machine::Machine;
-use crate::lease::acks::Acks;
-use crate::lease::candidates::{self, Ballots};
-use crate::lease::restart_wait::VoteGuard;
-use crate::lease::writable::{RaftInstant, writing};
-use crate::members::removal;
-use crate::network::silent_peers::Hush;
-use crate::network::wire::convert::{self, BadMessage};
+use crate::network::wire::convert::{self};
 use crate::network::wire::envelope::{check_envelope, check_timing};
-use crate::node::leadership::Heard;
-use crate::node::{HasDescriptors, NearlyFull};
-use crate::snapshots::SnapshotStore;
 
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
@@ -65,52 +53,6 @@ struct Inner {
     attached: OnceLock<Attached>,
     formation: Arc<dyn Formation>,
     times: RpcTimes,
-}
-
-/// Parts of a running node that the service needs.
-pub(crate) struct Attached {
-    pub(crate) raft: Raft<Machine>,
-    pub(crate) guard: VoteGuard,
-    pub(crate) snapshots: SnapshotStore,
-    /// The last entry that was in the log on disk when this run began.
-    pub(crate) log_at_start: Option<LogId>,
-    /// The longest election timeout, which must be the same on all nodes.
-    pub(crate) election_max_ms: u64,
-    /// Whether a peer with another timeout was refused.
-    pub(crate) timing_differs: AtomicBool,
-    pub(crate) heard: Heard,
-    pub(crate) pace: Arc<SyncPace>,
-    pub(crate) nearly_full: NearlyFull,
-    pub(crate) has_descriptors: HasDescriptors,
-    /// This node asks the leader to take its vote.
-    pub(crate) leaving: Arc<AtomicBool>,
-    pub(crate) hush: Arc<Hush>,
-    pub(crate) acks: Arc<Acks>,
-    pub(crate) ballots: Arc<Ballots>,
-}
-
-impl Attached {
-    /// The entry that set the members, if this node is certain that the sender is not among them.
-    fn not_a_member_since(&self, envelope: Option<&v1::Envelope>) -> Option<LogId> {
-        let from = NodeId::from_bytes(&envelope?.from)?;
-        let metrics = self.raft.server_metrics();
-        let committed = metrics.borrow_watched().committed_membership_config.clone();
-        (*committed.log_id()).filter(|_| !removal::has(&committed, from))
-    }
-
-    /// This leader's refusal, if a candidate gets it without openraft being asked.
-    fn refusal(&self, me: NodeId) -> Option<VoteResponse<TypeConfig>> {
-        let lease = Duration::from_millis(self.election_max_ms);
-        let now = tokio::time::Instant::now();
-        let vote = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let writing = writing(&metrics, me, RaftInstant::now(), lease);
-            candidates::holds_office(writing, &metrics, me, &self.acks, now, lease).then_some(metrics.vote)?
-        };
-        let last = self.raft.data_metrics().borrow_watched().last_log;
-        Some(VoteResponse::new(vote, last, false))
-    }
 }
 
 impl fmt::Debug for RaftService {
@@ -237,21 +179,6 @@ impl RaftService {
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn malformed(err: &BadMessage) -> Status {
-    Status::invalid_argument(err.to_string())
-}
-
-pub(crate) fn stopped(err: &Fatal<TypeConfig>) -> Status {
-    Status::unavailable(format!("this master has stopped: {err}"))
-}
-
-pub(crate) fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
-    match err {
-        RaftError::APIError(never) => match never {},
-        RaftError::Fatal(err) => stopped(&err),
-    }
 }
 
 /// Passes a heartbeat to Raft, and answers without waiting for the disk.

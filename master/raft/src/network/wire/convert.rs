@@ -10,6 +10,7 @@ use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest,
     VoteResponse,
 };
+use tonic::Code;
 
 use mc_log::{
     CommittedLeaderId, LogId, RecordError, SnapshotMeta, TypeConfig, Vote, decode_entry_bytes,
@@ -286,6 +287,9 @@ pub(crate) fn transfer_from_wire(
     ))
 }
 
+/// Answer of a receiver whose disk refuses the snapshot, most likely because it is full.
+pub(crate) const DISK_REFUSES: Code = Code::ResourceExhausted;
+
 /// Decodes the first piece of a snapshot: its sender and its metadata.
 pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
     let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
@@ -297,31 +301,6 @@ pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, Sn
         return Err(invalid("membership", "was set by an entry after the snapshot's last"));
     }
     Ok((vote, SnapshotMeta { last_log_id, last_membership }))
-}
-
-/// Writes an optional log id into a snapshot's header: a byte that says whether there is one, then term and index,
-/// big-endian.
-pub(crate) fn opt_log_id_to_bytes(id: Option<&LogId>, out: &mut Vec<u8>) {
-    out.push(u8::from(id.is_some()));
-    if let Some(id) = id {
-        out.extend_from_slice(&id.leader_id.term.to_be_bytes());
-        out.extend_from_slice(&id.index.to_be_bytes());
-    }
-}
-
-/// Reads the output of [`opt_log_id_to_bytes`]; also returns the bytes behind it.
-pub(crate) fn opt_log_id_from_bytes(bytes: &[u8]) -> Result<(Option<LogId>, &[u8]), BadMessage> {
-    let short = || invalid("log id", "is cut short");
-    match bytes.split_first().ok_or_else(short)? {
-        (0, rest) => Ok((None, rest)),
-        (1, rest) => {
-            let (term, rest) = rest.split_first_chunk().ok_or_else(short)?;
-            let (index, rest) = rest.split_first_chunk().ok_or_else(short)?;
-            let leader_id = CommittedLeaderId::new(u64::from_be_bytes(*term));
-            Ok((Some(LogId { leader_id, index: u64::from_be_bytes(*index) }), rest))
-        }
-        (other, _) => Err(invalid("log id", format!("has format {other}, unknown to this build"))),
-    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,7 @@
-//! Committed entries become the index: openraft's state machine over it. Imports snapshots.
+//! Committed entries become the index, and the index becomes snapshots: openraft's state machine, and when a snapshot is
+//! taken. The machine imports the index, the snapshots' task the machine.
 
+pub(crate) mod index;
 pub(crate) mod machine;
+pub(crate) mod snapshot_limits;
+pub(crate) mod take_snapshots;

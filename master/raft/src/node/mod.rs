@@ -32,7 +32,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::apply::machine::{Applied, Machine, SharedIndex};
+use crate::apply::index::{Applied, SharedIndex};
+use crate::apply::machine::Machine;
+use crate::apply::snapshot_limits::SnapshotLimits;
+use crate::apply::take_snapshots::{BytesSince, take_snapshots};
 use crate::lease::acks::Acks;
 use crate::lease::leader_contact::Heard;
 use crate::lease::leader_term::{LeaderTerm, leased_term, usable_lease};
@@ -49,10 +52,7 @@ use crate::snapshots::{Disk, FileSystem, SnapshotError, SnapshotStore};
 use crate::timing::{RaftTiming, whole_ms};
 use election::Elections;
 use leadership::{Leadership, Signs};
-use openraft_config::{SnapshotLimits, raft_config};
-
-/// Function that returns the bytes of the log after an index, or of all of it.
-pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
+use openraft_config::raft_config;
 
 /// Parts of a Raft node.
 pub struct RaftNodeConfig<L> {
@@ -307,7 +307,7 @@ impl RaftNode {
             tasks::stand_when_over(raft.clone(), guard.clone(), move || {
                 vote_timing.set(timing.election_max);
             }),
-            tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
+            tasks::spawn(take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone())),
             tasks::send_lost_entries_again(raft.clone(), acks.clone()),
             tasks::warn_of_slow_votes(leadership.clone(), pace.clone(), timing),
             tasks::spawn(leadership::follow(

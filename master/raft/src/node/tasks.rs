@@ -9,13 +9,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::BytesSince;
 use super::leadership::Leadership;
-use super::openraft_config::SnapshotLimits;
-use crate::apply::machine::{Machine, SharedIndex};
+
+use crate::apply::index::SharedIndex;
+use crate::apply::machine::Machine;
 use crate::lease::acks::Acks;
 use crate::lease::restart_wait::VoteGuard;
-use crate::snapshots::SnapshotStore;
 use crate::timing::RaftTiming;
 
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
@@ -143,57 +142,6 @@ pub(crate) fn stand_when_over(
         guard.over().await;
         over();
         raft.runtime_config().elect(true);
-    })
-}
-
-/// Takes a snapshot when the log has grown enough since the last one. openraft ignores a trigger while one is being
-/// taken. Once it is on disk, what it covers is purged, except what the limits keep.
-pub(crate) fn take_snapshots(
-    raft: Raft<Machine>,
-    bytes_since: BytesSince,
-    limits: SnapshotLimits,
-    snapshots: SnapshotStore,
-) -> AbortOnDropHandle<()> {
-    const LOOK_EVERY: Duration = Duration::from_millis(100);
-    const RETRY_AFTER: Duration = Duration::from_secs(10);
-    spawn(async move {
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let metrics = raft.metrics();
-        let (mut tried, mut shortened) = (None, None);
-        loop {
-            ticks.tick().await;
-            let (applied, covered, purged) = {
-                let metrics = metrics.borrow_watched();
-                (metrics.last_applied, metrics.snapshot, metrics.purged)
-            };
-            if let Some(covered) = covered.filter(|covered| shortened < Some(*covered)) {
-                shortened = Some(covered);
-                let purged = purged.map(|purged| purged.index);
-                let bytes = snapshots.current_bytes();
-                // openraft purges nothing that no snapshot covers, and waits for followers that are being sent some
-                // of it.
-                if let Some(upto) = limits.purge_upto(purged, covered.index, bytes, &*bytes_since)
-                    && raft.trigger().purge_log(upto).await.is_err()
-                {
-                    return;
-                }
-            }
-            let Some(applied) = applied.filter(|applied| Some(*applied) > covered) else { continue };
-            let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
-            let log_bytes = bytes_since(covered.map(|covered| covered.index));
-            let due = limits.are_reached(log_bytes, fresh, snapshots.current_bytes());
-            // A failed snapshot, on a full disk for instance, is not tried again at once: it writes the whole index.
-            if !due
-                || tried.is_some_and(|(base, at): (_, Instant)| base == covered && at.elapsed() < RETRY_AFTER)
-            {
-                continue;
-            }
-            tried = Some((covered, Instant::now()));
-            if raft.trigger().snapshot().await.is_err() {
-                return;
-            }
-        }
     })
 }
 

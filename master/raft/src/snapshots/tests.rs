@@ -15,7 +15,8 @@ use openraft::storage::RaftStateMachine;
 use tempfile::TempDir;
 
 use super::*;
-use crate::apply::machine::{Applied, Machine, SharedIndex};
+use crate::apply::index::{Applied, SharedIndex};
+use crate::apply::machine::Machine;
 
 const CLUSTER: ClusterId = ClusterId(5);
 

@@ -24,9 +24,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::server::rpc_times::RpcTimes;
 use crate::network::server::service::{Formation, RaftService};
-use crate::node::openraft_config::SnapshotLimits;
 use crate::node::{RaftNode, RaftNodeConfig, StartError};
 use crate::snapshots::{Disk, FileSystem};
 use crate::timing::RaftTiming;

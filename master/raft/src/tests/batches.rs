@@ -24,12 +24,14 @@ use proptest::prelude::*;
 use tokio::sync::mpsc;
 
 use super::suite::machine;
-use crate::apply::machine::{Applied, Builder, Machine};
+use crate::apply::index::Applied;
+use crate::apply::machine::{Builder, Machine};
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::lease::leader_contact::Heard;
 use crate::members::address_book::AddressBook;
 use crate::network::client::peer_clients::Peers;
 use crate::network::wire::envelope::Identity;
-use crate::node::openraft_config::{SnapshotLimits, raft_config};
+use crate::node::openraft_config::raft_config;
 use crate::snapshots::SnapshotFile;
 use crate::testing::mem_log::MemLog;
 use crate::timing::RaftTiming;

@@ -8,10 +8,10 @@ use mc_tests::{eventually, until};
 use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::members::change::{Change, ChangeError};
 use crate::members::departure::Departure;
 use crate::node::leadership::Leadership;
-use crate::node::openraft_config::SnapshotLimits;
 use crate::node::{RaftNode, TransferError};
 use crate::testing::{Pool, command};
 use crate::timing::RaftTiming;

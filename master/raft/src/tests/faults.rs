@@ -16,10 +16,10 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::server::service::RaftService;
 use crate::network::wire::convert::{vote_request_to_wire, vote_to_wire};
 use crate::network::wire::envelope::Identity;
-use crate::node::openraft_config::SnapshotLimits;
 use crate::testing::{CLUSTER, NO_CLUSTER, NoFormation, Pool, unread_metrics};
 
 fn client(address: &str) -> RaftClient<Channel> {

@@ -8,8 +8,8 @@ use mc_tests::until;
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::lease::writable::RaftInstant;
-use crate::node::openraft_config::SnapshotLimits;
 use crate::testing::{Pool, command};
 
 /// Time after which a reader gives the index back, and the test fails. One that passes is over long before.

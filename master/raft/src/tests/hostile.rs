@@ -12,9 +12,9 @@ use openraft::raft::AppendEntriesRequest;
 use tonic::Code;
 use tonic::transport::Channel;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::wire::convert::{append_to_wire, log_id_to_wire, vote_to_wire};
 use crate::network::wire::envelope::Identity;
-use crate::node::openraft_config::SnapshotLimits;
 use crate::snapshots::SnapshotStore;
 use crate::testing::{CLUSTER, Pool};
 

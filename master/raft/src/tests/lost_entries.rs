@@ -2,7 +2,7 @@
 
 use mc_tests::until;
 
-use crate::node::openraft_config::SnapshotLimits;
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::testing::Pool;
 
 /// With a third voter down, the leader can commit nothing without that follower.

@@ -16,9 +16,9 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::wire::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::network::wire::envelope::Identity;
-use crate::node::openraft_config::SnapshotLimits;
 use crate::snapshots::SnapshotStore;
 use crate::testing::gate::{Before, Gate};
 use crate::testing::{CLUSTER, Pool};

@@ -11,7 +11,8 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
 use tempfile::TempDir;
 
-use crate::apply::machine::{Applied, Machine, SharedIndex};
+use crate::apply::index::{Applied, SharedIndex};
+use crate::apply::machine::Machine;
 use crate::snapshots::SnapshotStore;
 use crate::testing::command;
 use crate::testing::mem_log::MemLog;

@@ -22,7 +22,7 @@ use super::rpc_times::{RaftRpc, RpcTimes};
 use super::served_node::Attached;
 use super::status::{malformed, raft_stopped, stopped};
 use crate::apply::machine::Machine;
-use crate::network::wire::convert::{self};
+use crate::network::wire::convert;
 use crate::network::wire::envelope::{check_envelope, check_timing};
 
 /// Largest message that is read: twice what a log reader puts into one append.

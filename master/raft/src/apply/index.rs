@@ -1,0 +1,153 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mc_index::{Change, Command, ReadPolicy, Response, State};
+use mc_log::{LogId, StoredMembership};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+
+/// The index, and the last log entry that was applied to it. They change together.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The index.
+    pub state: State,
+    /// Last entry that was applied.
+    pub last_applied: Option<LogId>,
+    /// Membership as of that entry.
+    pub membership: StoredMembership,
+}
+
+/// This master's copy of the index, shared between Raft, which applies entries, and readers.
+#[derive(Clone, Debug)]
+pub struct SharedIndex(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    applied: RwLock<Applied>,
+    /// Whether its read policy is the lease. Every call asks, and must not wait for the lock.
+    by_lease: AtomicBool,
+    /// Changes for the follower.
+    changes: Mutex<Changes>,
+}
+
+/// Changes of the objects since the follower took them last.
+#[derive(Debug, Default)]
+struct Changes {
+    followed: bool,
+    changes: Vec<Change>,
+    /// Number of keys in them.
+    keys: usize,
+    /// Whether changes are missing.
+    gap: bool,
+}
+
+/// Maximum number of keys in the changes that wait for the follower: 32 MiB.
+const CHANGED_KEYS_MAX: usize = 4 << 20;
+
+/// Changes are missing, so the follower must begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap;
+
+impl Changes {
+    fn add(&mut self, change: Change) {
+        self.keys += change.len();
+        if self.keys > CHANGED_KEYS_MAX {
+            self.gap = true;
+            self.changes = Vec::new();
+        }
+        if !self.gap {
+            self.changes.push(change);
+        }
+    }
+}
+
+impl SharedIndex {
+    pub(crate) fn new(applied: Applied) -> Self {
+        let by_lease = AtomicBool::new(reads_by_lease(&applied));
+        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease, changes: Mutex::default() }))
+    }
+
+    /// Begins to record changes of the objects, and returns the index before the first of them. There is one follower:
+    /// a second one takes the first one's place.
+    #[must_use]
+    pub fn follow(&self) -> State {
+        // Entries are applied under the write lock, so none comes between the copy and the record.
+        let applied = self.0.applied.read();
+        *self.0.changes.lock() = Changes { followed: true, ..Changes::default() };
+        applied.state.clone()
+    }
+
+    /// Ends the record of changes.
+    pub fn unfollow(&self) {
+        *self.0.changes.lock() = Changes::default();
+    }
+
+    /// Takes the changes since the last call.
+    ///
+    /// # Errors
+    /// [`Gap`] when the follower was too slow, or the index was replaced as a whole.
+    pub fn take_changes(&self) -> Result<Vec<Change>, Gap> {
+        let mut changes = self.0.changes.lock();
+        if changes.gap || !changes.followed {
+            return Err(Gap);
+        }
+        changes.keys = 0;
+        Ok(std::mem::take(&mut changes.changes))
+    }
+
+    pub(crate) fn record(&self, command: &Command, response: &Response) {
+        let mut changes = self.0.changes.lock();
+        if changes.followed
+            && !changes.gap
+            && let Some(change) = Change::of(command, response)
+        {
+            changes.add(change);
+        }
+    }
+
+    pub(crate) fn record_gap(&self) {
+        self.0.changes.lock().gap = true;
+    }
+
+    /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
+    pub fn read<R>(&self, read: impl FnOnce(&Applied) -> R) -> R {
+        read(&self.0.applied.read())
+    }
+
+    /// The read policy as of the last entry that was applied.
+    #[must_use]
+    pub fn read_policy(&self) -> ReadPolicy {
+        match self.0.by_lease.load(Ordering::Acquire) {
+            true => ReadPolicy::Lease,
+            false => ReadPolicy::ReadIndex,
+        }
+    }
+
+    /// Locks the index for a change. Waits for readers.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Applied> {
+        self.0.applied.write()
+    }
+
+    /// Like [`Self::write`]; `None` while others hold the lock.
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, Applied>> {
+        self.0.applied.try_write()
+    }
+
+    /// Changes the index. A new read policy is in force before anybody sees or hears of the change.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
+        self.change_locked(self.write(), change)
+    }
+
+    pub(crate) fn change_locked<R>(
+        &self,
+        mut applied: RwLockWriteGuard<'_, Applied>,
+        change: impl FnOnce(&mut Applied) -> R,
+    ) -> R {
+        let result = change(&mut applied);
+        self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
+        result
+    }
+}
+
+fn reads_by_lease(applied: &Applied) -> bool {
+    applied.state.settings().read_policy == ReadPolicy::Lease
+}

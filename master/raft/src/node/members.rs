@@ -48,14 +48,14 @@ impl RaftNode {
             let mine = *node == self.node;
             let has = matching.get(node).copied().flatten().map_or(0, |id| id.index + 1);
             let lag = if mine { 0 } else { next.saturating_sub(has) };
-            let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
+            let heard = if mine { Some(Instant::now()) } else { self.acks.latest(*node, term) };
             let report = match mine {
                 true => Report {
                     sync: self.pace.now().map(|pace| pace.at_worst()),
                     leaving: self.leaving.load(Ordering::Relaxed),
                     ..Report::default()
                 },
-                false => self.acks().report(*node).unwrap_or_default(),
+                false => self.acks.report(*node).unwrap_or_default(),
             };
             let Report { sync, has_descriptors, leaving, .. } = report;
             (*node, Member { addresses: addresses.clone(), lag, heard, sync, has_descriptors, leaving })
@@ -77,7 +77,7 @@ impl RaftNode {
     #[must_use]
     pub fn nearly_full(&self) -> Vec<NodeId> {
         let metrics = self.metrics.borrow_watched();
-        self.acks().nearly_full(self.node, metrics.membership_config.membership())
+        self.acks.nearly_full(self.node, metrics.membership_config.membership())
     }
 
     /// Changes the membership that `roster` shows, one change at a time. Returns once the change is committed.
@@ -119,8 +119,8 @@ impl RaftNode {
     /// is elected without one. If one of them had died a moment before, nobody could even take the proposal back.
     async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let asked = Instant::now();
-        let heard = || self.acks().majority(self.node, term, voters, asked) >= Some(asked);
-        if tokio::time::timeout(ANSWER_TIMEOUT, self.acks().until(heard)).await.is_ok() {
+        let heard = || self.acks.majority(self.node, term, voters, asked) >= Some(asked);
+        if tokio::time::timeout(ANSWER_TIMEOUT, self.acks.until(heard)).await.is_ok() {
             return Ok(());
         }
         if self.roster().is_none_or(|roster| roster.term != term) {

@@ -1,11 +1,15 @@
-use mc_log::TypeConfig;
+use std::time::Duration;
+
+use mc_log::{SyncPace, TypeConfig};
 use mc_types::NodeId;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{RaftMetrics, ServerState};
 use tokio::sync::watch;
 
+use super::leadership::Leadership;
 use super::{RaftNode, tasks};
+use crate::lease::writable::Blocked;
 use crate::members::member_role::Seat;
 
 /// A Raft node's report of itself.
@@ -64,6 +68,48 @@ impl RaftNode {
     #[must_use]
     pub fn seat(&self) -> Seat {
         Seat::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
+    }
+
+    /// Returns the bytes of this node's newest snapshot.
+    #[must_use]
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.snapshots.current_bytes()
+    }
+
+    /// Returns the reason why this leader can't write; `None` if it can.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Blocked> {
+        self.blocked.borrow().clone()
+    }
+
+    /// Returns which follower was last found without entries that it had acknowledged to this node; `None` if none was.
+    #[must_use]
+    pub fn lost_entries(&self) -> Option<String> {
+        self.acks.losses().borrow().map(|lost| lost.to_string())
+    }
+
+    /// Returns the time that a majority took to answer this leader's heartbeats, as last measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        let metrics = self.metrics.borrow_watched();
+        if !metrics.state.is_leader() {
+            return None;
+        }
+        let configs = metrics.membership_config.membership().get_joint_config();
+        let each = configs.iter().map(|voters| self.acks.round_trip_of_majority(self.node, voters));
+        each.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// Returns a receiver that follows the leader as this node learns of it.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// Time that the log's syncs take.
+    #[must_use]
+    pub fn sync_pace(&self) -> &SyncPace {
+        &self.pace
     }
 
     /// Completes with the reason when Raft has stopped: a failure of the log or the state machine, or a shutdown.

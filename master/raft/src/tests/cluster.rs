@@ -11,8 +11,9 @@ use openraft::async_runtime::watch::WatchReceiver;
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::members::change::{Change, ChangeError};
 use crate::members::departure::Departure;
+use crate::node::RaftNode;
 use crate::node::leadership::Leadership;
-use crate::node::{RaftNode, TransferError};
+use crate::node::transfer::TransferError;
 use crate::testing::{Pool, command};
 use crate::timing::RaftTiming;
 

@@ -35,70 +35,68 @@ const SILENCE_FACTOR: u32 = 4;
 /// Advice for a master that was removed.
 pub const REMOVED_FIX: &str = "stop it, or take it in again with `mcctl members add`";
 
-/// News from other masters: who leads, and who is a member.
-pub(crate) struct Signs {
+/// Finds out who leads: its inputs.
+pub(crate) struct LeadershipWatch {
+    pub(crate) raft: Raft<Machine>,
+    pub(crate) me: NodeId,
     pub(crate) heard: Heard,
     pub(crate) acks: Arc<Acks>,
     pub(crate) removal: Arc<Removal>,
+    pub(crate) election_max: Duration,
+    pub(crate) addresses: AddressBook,
 }
 
-/// Publishes who leads, and notes where the members are, until Raft ends.
-pub(crate) async fn follow(
-    raft: Raft<Machine>,
-    me: NodeId,
-    signs: Signs,
-    election_timeout_max: Duration,
-    out: watch::Sender<Leadership>,
-    addresses: AddressBook,
-    mut elections: Elections,
-) {
-    let Signs { heard, acks, removal } = signs;
-    let silence = election_timeout_max * SILENCE_FACTOR;
-    let mut changes = raft.server_metrics();
-    // The leader that openraft names, and since when.
-    let mut named = (None, Instant::now());
-    // Whether this node was among committed members. Before that it is a newcomer, or has just started.
-    let mut was_member = false;
-    loop {
-        let now = {
-            let metrics = changes.borrow_and_update();
-            elections.saw(metrics.state, Instant::now());
-            let membership = metrics.membership_config.membership();
-            addresses.record(membership);
-            let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);
-            if named.0 != Some((term, leader)) {
-                named = (Some((term, leader)), Instant::now());
-            }
-            let leads = |leader: &NodeId| match *leader == me {
-                true => {
-                    let followed = acks.quorum(me, term, membership, Instant::now());
-                    let leads =
-                        named.1.elapsed() < silence || followed.is_some_and(|sent| sent.elapsed() < silence);
-                    acks.note_deserted(term, !leads);
-                    leads
+impl LeadershipWatch {
+    /// Publishes who leads, and notes where the members are, until Raft ends.
+    pub(crate) async fn run(self, mut elections: Elections, out: watch::Sender<Leadership>) {
+        let Self { raft, me, heard, acks, removal, election_max, addresses } = self;
+        let silence = election_max * SILENCE_FACTOR;
+        let mut changes = raft.server_metrics();
+        // The leader that openraft names, and since when.
+        let mut named = (None, Instant::now());
+        // Whether this node was among committed members. Before that it is a newcomer, or has just started.
+        let mut was_member = false;
+        loop {
+            let now = {
+                let metrics = changes.borrow_and_update();
+                elections.saw(metrics.state, Instant::now());
+                let membership = metrics.membership_config.membership();
+                addresses.record(membership);
+                let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);
+                if named.0 != Some((term, leader)) {
+                    named = (Some((term, leader)), Instant::now());
                 }
-                false => heard.leads(term, silence),
+                let leads = |leader: &NodeId| match *leader == me {
+                    true => {
+                        let followed = acks.quorum(me, term, membership, Instant::now());
+                        let leads = named.1.elapsed() < silence
+                            || followed.is_some_and(|sent| sent.elapsed() < silence);
+                        acks.note_deserted(term, !leads);
+                        leads
+                    }
+                    false => heard.leads(term, silence),
+                };
+                let leader = leader.filter(leads);
+                let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+                was_member |= removal::has(committed, me);
+                Leadership {
+                    term,
+                    leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))),
+                    removed: removal.of(me, newest, committed, was_member),
+                }
             };
-            let leader = leader.filter(leads);
-            let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
-            was_member |= removal::has(committed, me);
-            Leadership {
-                term,
-                leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))),
-                removed: removal.of(me, newest, committed, was_member),
+            if now.removed.is_some() && out.borrow().removed.is_none() {
+                tracing::error!("this master was removed from its cluster: {REMOVED_FIX}");
             }
-        };
-        if now.removed.is_some() && out.borrow().removed.is_none() {
-            tracing::error!("this master was removed from its cluster: {REMOVED_FIX}");
-        }
-        out.send_if_modified(|before| {
-            let changed = *before != now;
-            *before = now;
-            changed
-        });
-        // openraft does not report silence as a change.
-        if let Ok(Err(_)) = tokio::time::timeout(election_timeout_max, changes.changed()).await {
-            return;
+            out.send_if_modified(|before| {
+                let changed = *before != now;
+                *before = now;
+                changed
+            });
+            // openraft does not report silence as a change.
+            if let Ok(Err(_)) = tokio::time::timeout(election_max, changes.changed()).await {
+                return;
+            }
         }
     }
 }

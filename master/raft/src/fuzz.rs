@@ -6,7 +6,7 @@ use mc_proto::v1;
 use mc_types::{ClusterId, NodeId};
 
 use crate::network::wire::convert::{
-    Sent, Standing, append_from_wire, append_reply_from_wire, append_to_wire, snapshot_from_wire,
+    AppendRange, VoteKind, append_from_wire, append_reply_from_wire, append_to_wire, snapshot_from_wire,
     transfer_from_wire, transfer_to_wire, vote_from_wire, vote_reply_from_wire, vote_reply_to_wire,
     vote_request_from_wire, vote_request_to_wire,
 };
@@ -43,7 +43,7 @@ pub fn append(request: &v1::AppendRequest) -> bool {
 /// The answer to an append of the entries 5 to 9.
 pub fn append_reply(reply: &v1::AppendReply) -> bool {
     let id = |index| Some(LogId::new_term_index(3, index));
-    append_reply_from_wire(reply, Sent { prev: id(4), last: id(9) }).is_ok()
+    append_reply_from_wire(reply, AppendRange { prev: id(4), last: id(9) }).is_ok()
 }
 
 /// A request for a vote or a pre-vote.
@@ -70,7 +70,7 @@ pub fn snapshot_header(piece: &v1::SnapshotPiece) -> bool {
 
 /// The answer to a snapshot.
 pub fn snapshot_reply(reply: &v1::SnapshotReply) -> bool {
-    vote_from_wire(reply.vote.as_ref(), Standing::Any).is_ok()
+    vote_from_wire(reply.vote.as_ref(), VoteKind::Any).is_ok()
 }
 
 /// Leadership that is handed over.
@@ -83,7 +83,7 @@ pub fn transfer(request: &v1::RaftTransferLeaderRequest) -> bool {
 
 /// Leadership that was taken or not.
 pub fn transfer_reply(reply: &v1::RaftTransferLeaderReply) -> bool {
-    reply.vote.as_ref().is_none_or(|vote| vote_from_wire(Some(vote), Standing::Any).is_ok())
+    reply.vote.as_ref().is_none_or(|vote| vote_from_wire(Some(vote), VoteKind::Any).is_ok())
 }
 
 /// A snapshot file, with its length and checksums made right.

@@ -26,7 +26,7 @@ use mc_log::{
     EntryPayload, LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal,
     RaftLogReader as _, RaftLogStorage as _, SledOptions, SnapshotMeta, StoredMembership, Vote,
 };
-use mc_raft::{SnapshotError, SnapshotStore, is_overruled};
+use mc_raft::{SnapshotError, SnapshotStore, conflicts_with_snapshot};
 use mc_types::{ClusterId, NodeId};
 
 use super::identity::{Belonging, IdentityError, IdentityFile};
@@ -260,7 +260,7 @@ struct Read {
 fn beyond(covered: Option<LogId>, last: Option<LogId>) -> Range<u64> {
     let next = covered.map_or(0, |covered| covered.index + 1);
     match (last, covered) {
-        (Some(last), Some(covered)) if is_overruled(last, covered) => next..next,
+        (Some(last), Some(covered)) if conflicts_with_snapshot(last, covered) => next..next,
         _ => next..last.map_or(0, |last| last.index + 1),
     }
 }

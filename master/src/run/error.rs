@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use mc_durable::DurableError;
 use mc_log::OpenError;
-use mc_raft::StartError as RaftStartError;
+use mc_raft::RaftStartError;
 
 use crate::config::MasterConfigError;
 use crate::data_dir::IdentityError;

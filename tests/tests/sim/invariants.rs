@@ -271,10 +271,10 @@ impl Invariants {
         let same = applied.iter().all(|at| at.is_some() && *at == applied[0]);
         let all: Option<BTreeSet<_>> =
             members.iter().map(|machine| machine.with_raft(RaftNode::node_id)).collect();
-        let leads = |raft: &RaftNode| raft.try_lease().and_then(|_| raft.roster());
-        let roster = members.iter().find_map(|machine| machine.with_raft(leads).flatten());
-        same && roster.is_some_and(|roster| {
-            !roster.joint && Some(&roster.voters) == all.as_ref() && roster.members.len() == members.len()
+        let leads = |raft: &RaftNode| raft.try_lease().and_then(|_| raft.membership_view());
+        let view = members.iter().find_map(|machine| machine.with_raft(leads).flatten());
+        same && view.is_some_and(|view| {
+            !view.joint && Some(&view.voters) == all.as_ref() && view.members.len() == members.len()
         })
     }
 }
@@ -290,9 +290,9 @@ pub(crate) fn views(machines: &[Machine]) -> String {
         let view = machine.with_raft(|raft| {
             let (view, lease) = (raft.view(), raft.try_lease().is_some());
             let applied = raft.index().read(|applied| applied.last_applied);
-            let roster = raft.roster().map(|roster| (roster.voters, roster.joint, roster.members.len()));
+            let members = raft.membership_view().map(|view| (view.voters, view.joint, view.members.len()));
             format!(
-                "{} of term {}, lease {lease}, applied {applied:?}, roster {roster:?}",
+                "{} of term {}, lease {lease}, applied {applied:?}, members {members:?}",
                 view.role, view.term
             )
         });

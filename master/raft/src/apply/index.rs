@@ -18,20 +18,20 @@ pub struct Applied {
 
 /// This master's copy of the index, shared between Raft, which applies entries, and readers.
 #[derive(Clone, Debug)]
-pub struct SharedIndex(Arc<Shared>);
+pub struct SharedIndex(Arc<IndexInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct IndexInner {
     applied: RwLock<Applied>,
     /// Whether its read policy is the lease. Every call asks, and must not wait for the lock.
     by_lease: AtomicBool,
     /// Changes for the follower.
-    changes: Mutex<Changes>,
+    changes: Mutex<RecordedChanges>,
 }
 
 /// Changes of the objects since the follower took them last.
 #[derive(Debug, Default)]
-struct Changes {
+struct RecordedChanges {
     followed: bool,
     changes: Vec<Change>,
     /// Number of keys in them.
@@ -47,7 +47,7 @@ const CHANGED_KEYS_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap;
 
-impl Changes {
+impl RecordedChanges {
     fn add(&mut self, change: Change) {
         self.keys += change.len();
         if self.keys > CHANGED_KEYS_MAX {
@@ -63,7 +63,7 @@ impl Changes {
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
         let by_lease = AtomicBool::new(reads_by_lease(&applied));
-        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease, changes: Mutex::default() }))
+        Self(Arc::new(IndexInner { applied: RwLock::new(applied), by_lease, changes: Mutex::default() }))
     }
 
     /// Begins to record changes of the objects, and returns the index before the first of them. There is one follower:
@@ -72,13 +72,13 @@ impl SharedIndex {
     pub fn follow(&self) -> State {
         // Entries are applied under the write lock, so none comes between the copy and the record.
         let applied = self.0.applied.read();
-        *self.0.changes.lock() = Changes { followed: true, ..Changes::default() };
+        *self.0.changes.lock() = RecordedChanges { followed: true, ..RecordedChanges::default() };
         applied.state.clone()
     }
 
     /// Ends the record of changes.
     pub fn unfollow(&self) {
-        *self.0.changes.lock() = Changes::default();
+        *self.0.changes.lock() = RecordedChanges::default();
     }
 
     /// Takes the changes since the last call.

@@ -2,6 +2,6 @@
 //! taken. The machine imports the index, the snapshots' task the machine.
 
 pub(crate) mod index;
-pub(crate) mod machine;
 pub(crate) mod snapshot_limits;
+pub(crate) mod state_machine;
 pub(crate) mod take_snapshots;

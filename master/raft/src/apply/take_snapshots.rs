@@ -5,8 +5,8 @@ use mc_log::Raft;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::machine::Machine;
 use super::snapshot_limits::SnapshotLimits;
+use super::state_machine::StateMachine;
 use crate::snapshots::SnapshotStore;
 
 /// Function that returns the bytes of the log after an index, or of all of it.
@@ -15,7 +15,7 @@ pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
 /// Takes a snapshot when the log has grown enough since the last one. openraft ignores a trigger while one is being
 /// taken. Once it is on disk, what it covers is purged, except what the limits keep.
 pub(crate) async fn take_snapshots(
-    raft: Raft<Machine>,
+    raft: Raft<StateMachine>,
     bytes_since: BytesSince,
     limits: SnapshotLimits,
     snapshots: SnapshotStore,

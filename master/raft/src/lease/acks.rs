@@ -28,21 +28,21 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
     /// Each peer's latest report on itself.
-    reports: Mutex<HashMap<NodeId, Reported>>,
+    reports: Mutex<HashMap<NodeId, TimedReport>>,
     /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     /// The latest term in which this node led and no majority answered it any more; 0 if one does.
     deserted: AtomicU64,
     /// The last entry that each peer has acknowledged.
-    held: Mutex<HashMap<NodeId, Held>>,
+    held: Mutex<HashMap<NodeId, Acknowledged>>,
     /// The last peer that was found to have lost such an entry.
-    lost: watch::Sender<Option<Lost>>,
+    lost: watch::Sender<Option<LostEntries>>,
     noted: Notify,
 }
 
 /// The last entry that a peer has acknowledged to the leader of a term.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct Acknowledged {
     term: u64,
     last: LogId,
     /// When the acknowledgement was read.
@@ -54,7 +54,7 @@ struct Held {
 /// openraft counts the entry as held for the rest of the term, unless it is told to allow such a loss. It sends the peer
 /// nothing that the peer could take, and with another voter down it never has a majority again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
+pub(crate) struct LostEntries {
     pub(crate) peer: NodeId,
     pub(crate) term: u64,
     /// The last entry that it has acknowledged.
@@ -63,7 +63,7 @@ pub(crate) struct Lost {
     pub(crate) missing: LogId,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostEntries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { peer, acknowledged, missing, .. } = self;
         write!(
@@ -82,7 +82,7 @@ struct Ack {
 
 /// A peer's report on itself, in its answer to a heartbeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct PeerReport {
     /// Duration of a sync of its log, if there was one lately.
     pub(crate) sync: Option<Duration>,
     /// Whether its disk is nearly full.
@@ -94,9 +94,9 @@ pub(crate) struct Report {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Reported {
+struct TimedReport {
     at: Instant,
-    report: Report,
+    report: PeerReport,
 }
 
 impl Acks {
@@ -114,7 +114,7 @@ impl Acks {
     /// Records an answer of `peer` to an append. With a newer term in it, the append was not accepted.
     ///
     /// # Errors
-    /// [`Lost`]: the answer proves that the peer has lost entries, and must not reach openraft before openraft allows the loss
+    /// [`LostEntries`]: the answer proves that the peer has lost entries, and must not reach openraft before openraft allows the loss
     /// ([`Self::forget`]).
     pub(crate) fn answered(
         &self,
@@ -122,7 +122,7 @@ impl Acks {
         term: u64,
         sent: Instant,
         result: &StreamAppendResult<TypeConfig>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LostEntries> {
         if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
             self.note(peer, term, sent);
         }
@@ -134,8 +134,8 @@ impl Acks {
                 let lost = held.filter(|held| {
                     held.term == term && missing.index <= held.last.index && held.since < sent
                 });
-                if let Some(Held { last: acknowledged, .. }) = lost {
-                    let lost = Lost { peer, term, acknowledged, missing: *missing };
+                if let Some(Acknowledged { last: acknowledged, .. }) = lost {
+                    let lost = LostEntries { peer, term, acknowledged, missing: *missing };
                     // Also if it is known: the same peer may lose the same entries twice, and two peers overwrite each
                     // other here. Each answer until the loss is forgotten brings it again.
                     self.lost.send_replace(Some(lost));
@@ -149,7 +149,7 @@ impl Acks {
 
     /// Records that `peer` has acknowledged all entries up to `last` to the leader of `term`.
     pub(crate) fn holds(&self, peer: NodeId, term: u64, last: LogId) {
-        let held = Held { term, last, since: Instant::now() };
+        let held = Acknowledged { term, last, since: Instant::now() };
         let mut all = self.held.lock();
         let known = all.entry(peer).or_insert(held);
         if (term, last) > (known.term, known.last) {
@@ -158,7 +158,7 @@ impl Acks {
     }
 
     /// Forgets what the peer has acknowledged, after openraft was told to allow the loss: the peer's next conflict reaches it.
-    pub(crate) fn forget(&self, lost: &Lost) {
+    pub(crate) fn forget(&self, lost: &LostEntries) {
         let mut all = self.held.lock();
         if all.get(&lost.peer).is_some_and(|held| held.term == lost.term) {
             all.remove(&lost.peer);
@@ -166,7 +166,7 @@ impl Acks {
     }
 
     /// Follows the peers that are found to have lost entries.
-    pub(crate) fn losses(&self) -> watch::Receiver<Option<Lost>> {
+    pub(crate) fn losses(&self) -> watch::Receiver<Option<LostEntries>> {
         self.lost.subscribe()
     }
 
@@ -192,12 +192,12 @@ impl Acks {
     }
 
     /// Records `peer`'s report on itself.
-    pub(crate) fn note_report(&self, peer: NodeId, report: Report) {
-        self.reports.lock().insert(peer, Reported { at: Instant::now(), report });
+    pub(crate) fn note_report(&self, peer: NodeId, report: PeerReport) {
+        self.reports.lock().insert(peer, TimedReport { at: Instant::now(), report });
     }
 
     /// Returns `peer`'s report on itself, if it came in the last second.
-    pub(crate) fn report(&self, peer: NodeId) -> Option<Report> {
+    pub(crate) fn report(&self, peer: NodeId) -> Option<PeerReport> {
         lately(&self.reports.lock(), peer)
     }
 
@@ -279,7 +279,7 @@ impl Acks {
     }
 }
 
-fn lately(reports: &HashMap<NodeId, Reported>, peer: NodeId) -> Option<Report> {
+fn lately(reports: &HashMap<NodeId, TimedReport>, peer: NodeId) -> Option<PeerReport> {
     reports.get(&peer).filter(|reported| reported.at.elapsed() < SAID_LATELY).map(|reported| reported.report)
 }
 
@@ -303,7 +303,7 @@ mod tests {
         let acks = Acks::default();
         let full = |configs: &[&[u64]]| acks.nearly_full(ME, &membership(configs));
         let note = |node, nearly_full| {
-            acks.note_report(NodeId(node), Report { nearly_full, ..Report::default() });
+            acks.note_report(NodeId(node), PeerReport { nearly_full, ..PeerReport::default() });
         };
         assert!(full(&[&[1, 2, 3]]).is_empty(), "nobody has said anything yet");
         note(2, true);
@@ -325,7 +325,7 @@ mod tests {
         let acks = Acks::default();
         let has = |node| acks.report(NodeId(node)).is_some_and(|report| report.has_descriptors);
         let note = |has_descriptors| {
-            acks.note_report(NodeId(2), Report { has_descriptors, ..Report::default() });
+            acks.note_report(NodeId(2), PeerReport { has_descriptors, ..PeerReport::default() });
         };
         assert!(!has(2), "an older build does not say");
         note(true);
@@ -392,13 +392,13 @@ mod tests {
         assert_eq!(acks.answered(PEER, 7, later, &conflict(6)), Ok(()), "it never had that");
         assert_eq!(acks.answered(NodeId(3), 7, later, &conflict(5)), Ok(()), "another peer");
         assert_eq!(acks.answered(PEER, 8, later, &conflict(5)), Ok(()), "another term");
-        let lost = Lost { peer: PEER, term: 7, acknowledged: id(5), missing: id(4) };
+        let lost = LostEntries { peer: PEER, term: 7, acknowledged: id(5), missing: id(4) };
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
         let mut losses = acks.losses();
         assert_eq!(*losses.borrow_and_update(), Some(lost));
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
         assert!(losses.has_changed().unwrap(), "until it is forgotten, each answer is acted on");
-        acks.forget(&Lost { term: 6, ..lost });
+        acks.forget(&LostEntries { term: 6, ..lost });
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost), "another term's loss was allowed");
         acks.forget(&lost);
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Ok(()), "openraft allows it");

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 /// It is set before openraft sees the message, so everything that openraft does because of the message finds it set. A
 /// leader that was voted out sets it once more: the answer tells that leader of the newer term, and it stops.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard(Arc<Mutex<Last>>);
+pub(crate) struct LeaderContact(Arc<Mutex<LastMessage>>);
 
 #[derive(Debug, Default)]
-struct Last {
+struct LastMessage {
     at: Option<Instant>,
     term: u64,
     /// The term of a leader that says that no majority answers it; 0 if none says so.
@@ -21,9 +21,9 @@ struct Last {
     committed: u64,
 }
 
-impl Heard {
+impl LeaderContact {
     /// Records a message from another node that leads `term`.
-    pub(crate) fn leader_of(&self, term: u64) {
+    pub(crate) fn message_of(&self, term: u64) {
         let mut last = self.0.lock();
         last.at = Some(Instant::now());
         last.term = last.term.max(term);
@@ -31,7 +31,7 @@ impl Heard {
 
     /// Records a heartbeat of the leader of `term`: its commit index, and whether it says that no majority answers it.
     pub(crate) fn heartbeat_of(&self, term: u64, committed: u64, deserted: bool) {
-        self.leader_of(term);
+        self.message_of(term);
         let mut last = self.0.lock();
         last.committed = last.committed.max(committed);
         if deserted {
@@ -65,21 +65,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_leader_counts_while_it_is_heard_and_says_that_a_majority_follows_it() {
         const SPAN: Duration = Duration::from_millis(1_200);
-        let heard = Heard::default();
-        assert!(!heard.leads(7, SPAN), "never heard");
-        heard.heartbeat_of(7, 40, false);
-        assert!(heard.leads(7, SPAN));
-        heard.heartbeat_of(7, 41, true);
-        assert!(!heard.leads(7, SPAN), "it leads in name only");
-        heard.leader_of(7);
-        assert!(!heard.leads(7, SPAN), "an append says nothing about the others");
-        heard.heartbeat_of(6, 30, false);
-        assert!(!heard.leads(7, SPAN), "a message of an older leader");
-        assert!(heard.leads(8, SPAN), "the next leader is another one");
-        heard.heartbeat_of(7, 41, false);
-        assert!(heard.leads(7, SPAN), "the majority is back");
-        assert_eq!(heard.committed(), 41);
+        let leader_contact = LeaderContact::default();
+        assert!(!leader_contact.leads(7, SPAN), "never heard");
+        leader_contact.heartbeat_of(7, 40, false);
+        assert!(leader_contact.leads(7, SPAN));
+        leader_contact.heartbeat_of(7, 41, true);
+        assert!(!leader_contact.leads(7, SPAN), "it leads in name only");
+        leader_contact.message_of(7);
+        assert!(!leader_contact.leads(7, SPAN), "an append says nothing about the others");
+        leader_contact.heartbeat_of(6, 30, false);
+        assert!(!leader_contact.leads(7, SPAN), "a message of an older leader");
+        assert!(leader_contact.leads(8, SPAN), "the next leader is another one");
+        leader_contact.heartbeat_of(7, 41, false);
+        assert!(leader_contact.leads(7, SPAN), "the majority is back");
+        assert_eq!(leader_contact.committed(), 41);
         tokio::time::advance(SPAN).await;
-        assert!(!heard.leads(7, SPAN), "silent");
+        assert!(!leader_contact.leads(7, SPAN), "silent");
     }
 }

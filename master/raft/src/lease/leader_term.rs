@@ -19,7 +19,7 @@ pub(crate) fn usable_lease(election_timeout_max: Duration) -> Duration {
 /// Whether this node may serve reads from its own memory at `now`, by Raft's latest metrics.
 ///
 /// A quorum that acknowledged this leader refuses every other candidate for one maximum election timeout after the
-/// acknowledged message was sent ([`VoteGuard`](super::restart_wait::VoteGuard) keeps that so over restarts); until then nobody else can have
+/// acknowledged message was sent ([`RestartWait`](super::restart_wait::RestartWait) keeps that so over restarts); until then nobody else can have
 /// committed anything. `last_applied` of this term means that this leader's first entry, and so all that was
 /// committed before it led, is in the index. All of that is read from one value: parts of two moments prove nothing.
 /// `acks` may be newer than it, and names the term that it is about.

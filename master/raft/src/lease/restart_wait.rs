@@ -13,34 +13,31 @@ use mc_types::Clock;
 /// one of the recorded and the configured one counts. The random part on top keeps masters that restarted together from
 /// standing together.
 #[derive(Clone, Debug)]
-pub struct VoteGuard {
+pub(crate) struct RestartWait {
     clock: Clock,
     until: Duration,
 }
 
-impl VoteGuard {
-    /// Creates the guard of a node that has just started and had a vote on disk.
-    #[must_use]
-    pub fn armed(clock: Clock, election_timeout_max: Duration, random_part: Duration) -> Self {
+impl RestartWait {
+    /// Returns the wait of a node that has just started and had a vote on disk.
+    pub(crate) fn after_restart(clock: Clock, election_timeout_max: Duration, random_part: Duration) -> Self {
         let until = clock.now() + election_timeout_max + random_part;
         Self { clock, until }
     }
 
-    /// Creates the guard of a node that has never voted, and so has promised nothing.
-    #[must_use]
-    pub fn open(clock: Clock) -> Self {
+    /// Returns no wait, for a node that has never voted and so has promised nothing.
+    pub(crate) fn none(clock: Clock) -> Self {
         Self { clock, until: Duration::ZERO }
     }
 
     /// Returns the time for which the node must still keep out of elections; zero if it need not.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         self.until.saturating_sub(self.clock.now())
     }
 
     /// Returns when the node may take part in elections. The clock is injected and may run at another speed than the
     /// runtime's, so it is asked again every few milliseconds.
-    pub async fn over(&self) {
+    pub(crate) async fn over(&self) {
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
         loop {
             let remaining = self.remaining();
@@ -66,12 +63,13 @@ mod tests {
             let now = now.clone();
             move || Duration::from_millis(now.load(Ordering::Relaxed))
         });
-        assert!(VoteGuard::open(clock.clone()).remaining().is_zero());
+        assert!(RestartWait::none(clock.clone()).remaining().is_zero());
 
-        let guard = VoteGuard::armed(clock, Duration::from_millis(300), Duration::from_millis(70));
+        let restart_wait =
+            RestartWait::after_restart(clock, Duration::from_millis(300), Duration::from_millis(70));
         now.store(5_369, Ordering::Relaxed);
-        assert_eq!(guard.remaining(), Duration::from_millis(1));
+        assert_eq!(restart_wait.remaining(), Duration::from_millis(1));
         now.store(5_370, Ordering::Relaxed);
-        assert!(guard.remaining().is_zero());
+        assert!(restart_wait.remaining().is_zero());
     }
 }

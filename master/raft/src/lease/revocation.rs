@@ -25,59 +25,59 @@ use super::writable::Writing;
 /// ordered before anything that a later leader commits. A vote that is granted later breaks the lease later. All
 /// accesses are `SeqCst`: a check sees the pause, or it came before the question to openraft.
 #[derive(Debug, Default)]
-pub(crate) struct Ballots {
+pub(crate) struct LeaseRevocation {
     /// Leases of this term and of earlier ones are over.
-    yielded: AtomicU64,
+    revoked: AtomicU64,
     /// Number of votes that openraft is deciding on.
-    open: AtomicUsize,
+    pending: AtomicUsize,
 }
 
-impl Ballots {
+impl LeaseRevocation {
     /// Ends leased reads in `term`: leadership is handed over, or a later term has this node's vote.
-    pub(crate) fn yield_term(&self, term: u64) {
-        self.yielded.fetch_max(term, Ordering::SeqCst);
+    pub(crate) fn revoke(&self, term: u64) {
+        self.revoked.fetch_max(term, Ordering::SeqCst);
     }
 
     /// Whether a lease of `term` may be used at this moment.
     pub(crate) fn permits(&self, term: u64) -> bool {
         // The order matters: a question that is over by the first load has left its mark before the second.
-        self.open.load(Ordering::SeqCst) == 0 && self.yielded.load(Ordering::SeqCst) < term
+        self.pending.load(Ordering::SeqCst) == 0 && self.revoked.load(Ordering::SeqCst) < term
     }
 
     /// Pauses leased reads while openraft decides on a vote for `term`. The caller must not be cancelled before it
     /// knows the outcome.
-    pub(crate) fn ask(self: &Arc<Self>, term: u64) -> Asked {
-        self.open.fetch_add(1, Ordering::SeqCst);
-        Asked { ballots: self.clone(), term, refused: false }
+    pub(crate) fn pause_for_vote(self: &Arc<Self>, term: u64) -> PendingVote {
+        self.pending.fetch_add(1, Ordering::SeqCst);
+        PendingVote { revocation: self.clone(), term, refused: false }
     }
 }
 
 /// A vote that openraft is deciding on. If it is dropped without [`Self::refused`], it counts as granted.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    ballots: Arc<Ballots>,
+pub(crate) struct PendingVote {
+    revocation: Arc<LeaseRevocation>,
     term: u64,
     refused: bool,
 }
 
-impl Asked {
+impl PendingVote {
     pub(crate) fn refused(mut self) {
         self.refused = true;
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingVote {
     fn drop(&mut self) {
         if !self.refused {
-            self.ballots.yield_term(self.term.saturating_sub(1));
+            self.revocation.revoke(self.term.saturating_sub(1));
         }
-        self.ballots.open.fetch_sub(1, Ordering::SeqCst);
+        self.revocation.pending.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Whether this node refuses candidates without asking openraft: it leads, can write, and a majority may still rely
 /// on it. `lease` is the whole lease, including the part that reads do not use.
-pub(crate) fn holds_office(
+pub(crate) fn refuses_candidates(
     writing: Writing,
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
@@ -110,7 +110,7 @@ mod tests {
             ..RaftMetrics::new_initial(ME)
         };
         let acks = Acks::default();
-        let holds = |writing, at| holds_office(writing, &leading, ME, &acks, at, LEASE);
+        let holds = |writing, at| refuses_candidates(writing, &leading, ME, &acks, at, LEASE);
         assert!(!holds(Writing::Open, now), "nobody follows it, as far as it can tell");
         acks.note(NodeId(2), 7, now);
         assert!(holds(Writing::Open, now));
@@ -121,17 +121,17 @@ mod tests {
 
     #[test]
     fn leased_reads_pause_while_a_vote_is_decided_on_and_end_with_a_granted_one() {
-        let ballots = Arc::new(Ballots::default());
-        assert!(ballots.permits(7));
-        let asked = ballots.ask(9);
-        assert!(!ballots.permits(7));
-        asked.refused();
-        assert!(ballots.permits(7));
+        let revocation = Arc::new(LeaseRevocation::default());
+        assert!(revocation.permits(7));
+        let pending = revocation.pause_for_vote(9);
+        assert!(!revocation.permits(7));
+        pending.refused();
+        assert!(revocation.permits(7));
 
-        drop(ballots.ask(9));
-        assert!(!ballots.permits(8), "a vote for term 9 ends every lease of an earlier one");
-        assert!(ballots.permits(9), "and is a candidate's own, too");
-        ballots.yield_term(9);
-        assert!(!ballots.permits(9));
+        drop(revocation.pause_for_vote(9));
+        assert!(!revocation.permits(8), "a vote for term 9 ends every lease of an earlier one");
+        assert!(revocation.permits(9), "and is a candidate's own, too");
+        revocation.revoke(9);
+        assert!(!revocation.permits(9));
     }
 }

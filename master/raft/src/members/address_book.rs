@@ -12,15 +12,16 @@ use mc_log::{MasterNode, Membership};
 /// A wrong address costs reachability and nothing else: every Raft call names the cluster and the node that it is
 /// for.
 #[derive(Clone, Debug, Default)]
-pub struct AddressBook(Arc<Mutex<HashMap<NodeId, Entry>>>);
+pub struct AddressBook(Arc<Mutex<HashMap<NodeId, KnownAddresses>>>);
 
+/// Addresses of one master; the [`AddressBook`] has those of all.
 #[derive(Debug, Default)]
-struct Entry {
+struct KnownAddresses {
     recorded: Option<MasterNode>,
     met: Option<MasterNode>,
 }
 
-impl Entry {
+impl KnownAddresses {
     fn current(&self) -> Option<&MasterNode> {
         self.met.as_ref().or(self.recorded.as_ref())
     }
@@ -51,7 +52,7 @@ impl AddressBook {
     /// Returns the address of `node`.
     #[must_use]
     pub fn get(&self, node: NodeId) -> Option<MasterNode> {
-        self.0.lock().get(&node).and_then(Entry::current).cloned()
+        self.0.lock().get(&node).and_then(KnownAddresses::current).cloned()
     }
 
     /// Returns the members that were met at other addresses than the membership has.

@@ -5,7 +5,7 @@ use mc_types::NodeId;
 
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MembershipChange {
     /// The node copies the log from now on and has no vote.
     Learner(NodeId, MasterNode),
     /// These nodes vote, and no others. A voter that is not among them is no member any more.
@@ -18,7 +18,7 @@ pub enum Change {
 
 /// Error of a change of the membership.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum ChangeError {
+pub enum MembershipChangeError {
     /// It was certainly not made.
     #[error("{0}")]
     Refused(String),
@@ -32,14 +32,14 @@ pub enum ChangeError {
 
 /// Whether a voter of `membership` that has no vote after `change` stays a member. It does if its place is reserved, also
 /// where the next leader finishes the change. Any other one is forgotten.
-pub(crate) fn keeps_places(change: &Change, membership: &Membership) -> bool {
+pub(crate) fn keeps_places(change: &MembershipChange, membership: &Membership) -> bool {
     let is_reserved = |node: &NodeId| membership.get_node(node).is_some_and(MasterNode::is_reserved);
     match change {
-        Change::Leave(_) => true,
-        Change::Voters(voters) => {
+        MembershipChange::Leave(_) => true,
+        MembershipChange::Voters(voters) => {
             membership.voter_ids().any(|voter| is_reserved(&voter) && !voters.contains(&voter))
         }
-        Change::Learner(..) | Change::Forget(_) => false,
+        MembershipChange::Learner(..) | MembershipChange::Forget(_) => false,
     }
 }
 
@@ -62,13 +62,19 @@ mod tests {
             Membership::new(configs, (1..=3).map(node).collect::<BTreeMap<_, _>>()).unwrap()
         };
         let whole = membership(&[&[1, 2, 3]], &[]);
-        assert!(keeps_places(&Change::Leave(NodeId(3)), &whole));
-        assert!(!keeps_places(&Change::Voters(ids(&[1, 2])), &whole), "a removal");
+        assert!(keeps_places(&MembershipChange::Leave(NodeId(3)), &whole));
+        assert!(!keeps_places(&MembershipChange::Voters(ids(&[1, 2])), &whole), "a removal");
         let half_left = membership(&[&[1, 2, 3], &[1, 2]], &[3]);
-        assert!(keeps_places(&Change::Voters(ids(&[1, 2])), &half_left), "finished by the next leader");
+        assert!(
+            keeps_places(&MembershipChange::Voters(ids(&[1, 2])), &half_left),
+            "finished by the next leader"
+        );
         let half_removed = membership(&[&[1, 2, 3], &[1, 2]], &[]);
-        assert!(!keeps_places(&Change::Voters(ids(&[1, 2])), &half_removed));
+        assert!(!keeps_places(&MembershipChange::Voters(ids(&[1, 2])), &half_removed));
         let left = membership(&[&[1, 2]], &[3]);
-        assert!(!keeps_places(&Change::Voters(ids(&[1])), &left), "a removal beside a reserved place");
+        assert!(
+            !keeps_places(&MembershipChange::Voters(ids(&[1])), &left),
+            "a removal beside a reserved place"
+        );
     }
 }

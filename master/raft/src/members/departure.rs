@@ -1,7 +1,7 @@
 //! The way out of a node that gives up its vote before it stops.
 //!
 //! The node says in its answers to heartbeats that it wants to leave. The leader that hears it, whoever leads by then, takes
-//! its vote if the others can do without ([`Change::Leave`](crate::Change::Leave)). The node stays a member, so its own log tells it when
+//! its vote if the others can do without ([`MembershipChange::Leave`](crate::MembershipChange::Leave)). The node stays a member, so its own log tells it when
 //! that is committed. No call can be lost or repeated on the way.
 
 use mc_log::{MasterNode, Membership};

@@ -3,19 +3,19 @@ use mc_types::NodeId;
 
 /// A node's part in a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seat {
+pub enum MemberRole {
     /// It is no member.
     None,
     /// It copies the log and has no vote.
     Learner,
     /// It votes, and another member has its address: the one that it replaces, or one that replaces it.
-    Shared(NodeId),
+    SharesAddress(NodeId),
     /// It votes, and has its address to itself.
     Voter,
 }
 
-impl Seat {
-    /// Returns the seat of `node`. While a change is half done, it must vote before and after it.
+impl MemberRole {
+    /// Returns the role of `node`. While a change is half done, it must vote before and after it.
     pub(crate) fn of(node: NodeId, membership: &Membership) -> Self {
         let Some(addresses) = membership.get_node(&node) else { return Self::None };
         if !membership.get_joint_config().iter().all(|voters| voters.contains(&node)) {
@@ -23,7 +23,7 @@ impl Seat {
         }
         let same =
             |(other, there): &(&NodeId, &mc_log::MasterNode)| **other != node && there.raft == addresses.raft;
-        membership.nodes().find(same).map_or(Self::Voter, |(other, _)| Self::Shared(*other))
+        membership.nodes().find(same).map_or(Self::Voter, |(other, _)| Self::SharesAddress(*other))
     }
 }
 
@@ -35,41 +35,41 @@ mod tests {
     use mc_log::MasterNode;
 
     /// Members with these addresses, and the voters of each configuration.
-    fn seats(configs: &[&[u64]], members: &[(u64, &str)]) -> Vec<Seat> {
+    fn roles(configs: &[&[u64]], members: &[(u64, &str)]) -> Vec<MemberRole> {
         let voters: Vec<BTreeSet<_>> =
             configs.iter().map(|voters| voters.iter().copied().map(NodeId).collect()).collect();
         let at = |raft: &str| MasterNode { raft: raft.to_owned(), ..MasterNode::default() };
         let nodes: BTreeMap<_, _> = members.iter().map(|(node, raft)| (NodeId(*node), at(raft))).collect();
         let membership = Membership::new(voters, nodes).unwrap();
-        members.iter().map(|(node, _)| Seat::of(NodeId(*node), &membership)).collect()
+        members.iter().map(|(node, _)| MemberRole::of(NodeId(*node), &membership)).collect()
     }
 
     #[test]
-    fn a_wiped_master_has_its_seat_once_the_dead_id_is_gone_and_the_others_keep_theirs() {
+    fn a_wiped_master_has_its_role_once_the_dead_id_is_gone_and_the_others_keep_theirs() {
         let old = [(1, "a"), (2, "b"), (3, "c")];
-        assert_eq!(seats(&[&[1, 2, 3]], &old), [Seat::Voter; 3]);
+        assert_eq!(roles(&[&[1, 2, 3]], &old), [MemberRole::Voter; 3]);
         let learner = [(1, "a"), (2, "b"), (3, "c"), (4, "c")];
         assert_eq!(
-            seats(&[&[1, 2, 3]], &learner),
-            [Seat::Voter, Seat::Voter, Seat::Shared(NodeId(4)), Seat::Learner]
+            roles(&[&[1, 2, 3]], &learner),
+            [MemberRole::Voter, MemberRole::Voter, MemberRole::SharesAddress(NodeId(4)), MemberRole::Learner]
         );
         assert_eq!(
-            seats(&[&[1, 2, 3], &[1, 2, 4]], &learner),
-            [Seat::Voter, Seat::Voter, Seat::Learner, Seat::Learner],
+            roles(&[&[1, 2, 3], &[1, 2, 4]], &learner),
+            [MemberRole::Voter, MemberRole::Voter, MemberRole::Learner, MemberRole::Learner],
             "half-way, neither of the two votes for certain"
         );
         assert_eq!(
-            seats(&[&[1, 2, 4]], &learner)[3],
-            Seat::Shared(NodeId(3)),
+            roles(&[&[1, 2, 4]], &learner)[3],
+            MemberRole::SharesAddress(NodeId(3)),
             "it votes, and the old id is still a member"
         );
-        assert_eq!(seats(&[&[1, 2, 4]], &[(1, "a"), (2, "b"), (4, "c")]), [Seat::Voter; 3]);
+        assert_eq!(roles(&[&[1, 2, 4]], &[(1, "a"), (2, "b"), (4, "c")]), [MemberRole::Voter; 3]);
     }
 
     #[test]
-    fn a_node_outside_of_the_membership_has_no_seat() {
+    fn a_node_outside_of_the_membership_has_no_role() {
         let membership = Membership::new_with_defaults(vec![[NodeId(1)].into()], []);
-        assert_eq!(Seat::of(NodeId(2), &membership), Seat::None);
-        assert_eq!(Seat::of(NodeId(1), &Membership::default()), Seat::None);
+        assert_eq!(MemberRole::of(NodeId(2), &membership), MemberRole::None);
+        assert_eq!(MemberRole::of(NodeId(1), &Membership::default()), MemberRole::None);
     }
 }

@@ -14,7 +14,7 @@ pub const CAUGHT_UP: u64 = 1_000;
 
 /// The members at one moment.
 #[derive(Clone, Debug)]
-pub struct Roster {
+pub struct MembershipView {
     /// This leader.
     pub me: NodeId,
     /// Its term.
@@ -48,7 +48,7 @@ pub struct Member {
     pub leaving: bool,
 }
 
-impl Roster {
+impl MembershipView {
     /// Returns the time for which `node` has been silent, at most since `since`.
     #[must_use]
     pub fn silence(&self, node: NodeId, since: Instant) -> Duration {

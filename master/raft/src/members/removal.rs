@@ -13,13 +13,13 @@ use mc_log::{LogId, StoredMembership};
 /// News of this master's own removal: for the latest members without this node that another master reported, the
 /// entry that set them.
 #[derive(Debug, Default)]
-pub(crate) struct Removal(Mutex<Option<LogId>>);
+pub(crate) struct RemovalNotice(Mutex<Option<LogId>>);
 
-impl Removal {
+impl RemovalNotice {
     /// Notes a master's answer: the entry that set the members it knows, if this node is not among them.
-    pub(crate) fn told(&self, at: Option<LogId>) {
-        let mut told = self.0.lock();
-        *told = at.max(*told);
+    pub(crate) fn note(&self, at: Option<LogId>) {
+        let mut latest = self.0.lock();
+        *latest = at.max(*latest);
     }
 
     /// Returns the entry that set the latest known members, if this node was removed. This node knows the newest
@@ -66,27 +66,27 @@ mod tests {
 
     #[test]
     fn only_newer_members_than_one_knows_remove_one() {
-        let removal = Removal::default();
-        let of = |removal: &Removal, index| {
+        let removal = RemovalNotice::default();
+        let of = |removal: &RemovalNotice, index| {
             let ours = members(index, &[1, 2, 3]);
             removal.of(ME, &ours, &ours, true)
         };
         assert_eq!(of(&removal, 6), None);
-        removal.told(Some(at(7)));
-        removal.told(None);
-        removal.told(Some(at(6)));
+        removal.note(Some(at(7)));
+        removal.note(None);
+        removal.note(Some(at(6)));
         assert_eq!(of(&removal, 6), Some(at(7)));
         assert_eq!(of(&removal, 8), None, "taken in again, or told by one that lags");
     }
 
     #[test]
     fn one_that_has_the_entry_in_its_log_is_told_whether_it_is_committed() {
-        let removal = Removal::default();
+        let removal = RemovalNotice::default();
         let (before, without) = (members(5, &[1, 2, 3]), members(6, &[2, 3]));
         assert_eq!(removal.of(ME, &without, &before, true), None, "it may be lost again");
-        removal.told(Some(at(6)));
+        removal.note(Some(at(6)));
         assert_eq!(removal.of(ME, &without, &before, true), Some(at(6)));
-        let unheard = Removal::default();
+        let unheard = RemovalNotice::default();
         assert_eq!(unheard.of(ME, &before, &before, true), None);
         assert_eq!(unheard.of(ME, &without, &without, true), Some(at(6)), "a leader that removed itself");
     }
@@ -94,6 +94,6 @@ mod tests {
     #[test]
     fn a_newcomer_was_not_removed() {
         let others = members(5, &[2, 3]);
-        assert_eq!(Removal::default().of(ME, &others, &others, false), None);
+        assert_eq!(RemovalNotice::default().of(ME, &others, &others, false), None);
     }
 }

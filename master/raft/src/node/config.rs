@@ -26,7 +26,7 @@ pub struct RaftNodeConfig<L> {
     pub timing: RaftTiming,
     /// Connects to the other masters.
     pub network: Arc<dyn Network>,
-    /// Times the guard after a restart.
+    /// Times the wait after a restart.
     pub clock: Clock,
     /// The Raft log, vote included.
     pub log: L,
@@ -54,7 +54,7 @@ pub struct RaftNodeConfig<L> {
 
 /// Error of starting a Raft node.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum RaftStartError {
     /// The snapshots cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

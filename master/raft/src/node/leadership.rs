@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::election::Elections;
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
+use crate::lease::leader_contact::LeaderContact;
 use crate::members::address_book::AddressBook;
-use crate::members::removal::{self, Removal};
+use crate::members::removal::{self, RemovalNotice};
 
 /// The leader that this node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,11 +37,11 @@ pub const REMOVED_FIX: &str = "stop it, or take it in again with `mcctl members 
 
 /// Finds out who leads: its inputs.
 pub(crate) struct LeadershipWatch {
-    pub(crate) raft: Raft<Machine>,
+    pub(crate) raft: Raft<StateMachine>,
     pub(crate) me: NodeId,
-    pub(crate) heard: Heard,
+    pub(crate) leader_contact: LeaderContact,
     pub(crate) acks: Arc<Acks>,
-    pub(crate) removal: Arc<Removal>,
+    pub(crate) removal: Arc<RemovalNotice>,
     pub(crate) election_max: Duration,
     pub(crate) addresses: AddressBook,
 }
@@ -49,7 +49,7 @@ pub(crate) struct LeadershipWatch {
 impl LeadershipWatch {
     /// Publishes who leads, and notes where the members are, until Raft ends.
     pub(crate) async fn run(self, mut elections: Elections, out: watch::Sender<Leadership>) {
-        let Self { raft, me, heard, acks, removal, election_max, addresses } = self;
+        let Self { raft, me, leader_contact, acks, removal, election_max, addresses } = self;
         let silence = election_max * SILENCE_FACTOR;
         let mut changes = raft.server_metrics();
         // The leader that openraft names, and since when.
@@ -74,7 +74,7 @@ impl LeadershipWatch {
                         acks.note_deserted(term, !leads);
                         leads
                     }
-                    false => heard.leads(term, silence),
+                    false => leader_contact.leads(term, silence),
                 };
                 let leader = leader.filter(leads);
                 let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);

@@ -13,11 +13,11 @@ use openraft::raft::Precondition;
 use tokio::time::Instant;
 
 use super::RaftNode;
-use crate::lease::acks::Report;
+use crate::lease::acks::PeerReport;
 use crate::members::address_book::AddressBook;
-use crate::members::change::{Change, ChangeError, keeps_places};
+use crate::members::change::{MembershipChange, MembershipChangeError, keeps_places};
 use crate::members::departure::Departure;
-use crate::members::membership_view::{Member, Roster};
+use crate::members::membership_view::{Member, MembershipView};
 
 /// Time limit of a change of the membership. A later success shows in the membership.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ impl RaftNode {
 
     /// Returns the members as this leader sees them; `None` on a node that does not lead.
     #[must_use]
-    pub fn roster(&self) -> Option<Roster> {
+    pub fn membership_view(&self) -> Option<MembershipView> {
         let metrics = self.metrics.borrow_watched();
         if !metrics.state.is_leader() {
             return None;
@@ -50,18 +50,18 @@ impl RaftNode {
             let lag = if mine { 0 } else { next.saturating_sub(has) };
             let heard = if mine { Some(Instant::now()) } else { self.acks.latest(*node, term) };
             let report = match mine {
-                true => Report {
+                true => PeerReport {
                     sync: self.pace.now().map(|pace| pace.at_worst()),
                     leaving: self.leaving.load(Ordering::Relaxed),
-                    ..Report::default()
+                    ..PeerReport::default()
                 },
                 false => self.acks.report(*node).unwrap_or_default(),
             };
-            let Report { sync, has_descriptors, leaving, .. } = report;
+            let PeerReport { sync, has_descriptors, leaving, .. } = report;
             (*node, Member { addresses: addresses.clone(), lag, heard, sync, has_descriptors, leaving })
         });
         let configs = membership.get_joint_config();
-        Some(Roster {
+        Some(MembershipView {
             me: self.node,
             term,
             version: *metrics.membership_config.log_id(),
@@ -80,28 +80,34 @@ impl RaftNode {
         self.acks.nearly_full(self.node, metrics.membership_config.membership())
     }
 
-    /// Changes the membership that `roster` shows, one change at a time. Returns once the change is committed.
+    /// Changes the membership that `view` shows, one change at a time. Returns once the change is committed.
     ///
     /// # Errors
-    /// [`ChangeError`]
-    pub async fn change_members(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
-        let without = |node: &NodeId| roster.voters.iter().copied().filter(|voter| voter != node).collect();
+    /// [`MembershipChangeError`]
+    pub async fn change_members(
+        &self,
+        view: &MembershipView,
+        change: MembershipChange,
+    ) -> Result<(), MembershipChangeError> {
+        let without = |node: &NodeId| view.voters.iter().copied().filter(|voter| voter != node).collect();
         let voters = match &change {
-            Change::Voters(voters) => Some(voters.clone()),
-            Change::Leave(node) => Some(without(node)),
-            Change::Learner(..) | Change::Forget(_) => None,
+            MembershipChange::Voters(voters) => Some(voters.clone()),
+            MembershipChange::Leave(node) => Some(without(node)),
+            MembershipChange::Learner(..) | MembershipChange::Forget(_) => None,
         };
         if let Some(voters) = &voters {
-            self.hear_majority(roster.term, voters).await?;
+            self.hear_majority(view.term, voters).await?;
         }
         let retain = keeps_places(&change, self.metrics.borrow_watched().membership_config.membership());
         let change = match change {
-            Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
-            Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
-            Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
-            Change::Leave(node) => {
-                let Some(member) = roster.members.get(&node) else {
-                    return Err(ChangeError::Refused(format!("node {node} is no member")));
+            MembershipChange::Learner(node, addresses) => {
+                ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)]))
+            }
+            MembershipChange::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
+            MembershipChange::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
+            MembershipChange::Leave(node) => {
+                let Some(member) = view.members.get(&node) else {
+                    return Err(MembershipChangeError::Refused(format!("node {node} is no member")));
                 };
                 // One entry: a reserved place never has a vote, but in the joint configuration that takes it.
                 ChangeMembers::Batch(vec![
@@ -110,23 +116,23 @@ impl RaftNode {
                 ])
             }
         };
-        self.change(change, retain, roster.version).await
+        self.change(change, retain, view.version).await
     }
 
     /// Returns once a majority of `voters` has answered something that was sent after the call.
     ///
     /// From the moment that new voters are proposed, no leader commits anything without a majority of them, and none
     /// is elected without one. If one of them had died a moment before, nobody could even take the proposal back.
-    async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+    async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), MembershipChangeError> {
         let asked = Instant::now();
         let heard = || self.acks.majority(self.node, term, voters, asked) >= Some(asked);
         if tokio::time::timeout(ANSWER_TIMEOUT, self.acks.until(heard)).await.is_ok() {
             return Ok(());
         }
-        if self.roster().is_none_or(|roster| roster.term != term) {
-            return Err(ChangeError::NotLeader);
+        if self.membership_view().is_none_or(|view| view.term != term) {
+            return Err(MembershipChangeError::NotLeader);
         }
-        Err(ChangeError::Refused(format!(
+        Err(MembershipChangeError::Refused(format!(
             "no majority of the voters after this change has answered within {ANSWER_TIMEOUT:?}"
         )))
     }
@@ -152,8 +158,8 @@ impl RaftNode {
     /// For a leader; the voters stay. Does nothing while a change of the voters is half done.
     ///
     /// # Errors
-    /// [`ChangeError`]
-    pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, ChangeError> {
+    /// [`MembershipChangeError`]
+    pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, MembershipChangeError> {
         let (moved, version) = {
             let metrics = self.metrics.borrow_watched();
             let config = &metrics.membership_config;
@@ -177,19 +183,21 @@ impl RaftNode {
         change: ChangeMembers<NodeId, MasterNode>,
         retain: bool,
         version: Option<LogId>,
-    ) -> Result<(), ChangeError> {
+    ) -> Result<(), MembershipChangeError> {
         let only_if = [Precondition::LastMembershipLogId { last_membership_log_id: version }];
         // openraft changes voters in two steps, and would let another change in between.
         let Ok(_one_at_a_time) = self.changing.try_lock() else {
-            return Err(ChangeError::Refused("another change of the members is under way".into()));
+            return Err(MembershipChangeError::Refused("another change of the members is under way".into()));
         };
         let changed = self.raft().change_membership_if(change, retain, only_if);
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),
-            Ok(Err(RaftError::APIError(error))) => Err(ChangeError::Refused(error.to_string())),
-            Ok(Err(RaftError::Fatal(error))) => Err(ChangeError::Unknown(error.to_string())),
-            Err(_) => Err(ChangeError::Unknown(format!(
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => {
+                Err(MembershipChangeError::NotLeader)
+            }
+            Ok(Err(RaftError::APIError(error))) => Err(MembershipChangeError::Refused(error.to_string())),
+            Ok(Err(RaftError::Fatal(error))) => Err(MembershipChangeError::Unknown(error.to_string())),
+            Err(_) => Err(MembershipChangeError::Unknown(format!(
                 "no majority of the masters confirmed it within {CHANGE_TIMEOUT:?}"
             ))),
         }

@@ -28,10 +28,10 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::apply::index::SharedIndex;
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
-use crate::lease::revocation::Ballots;
+use crate::lease::leader_contact::LeaderContact;
+use crate::lease::revocation::LeaseRevocation;
 use crate::lease::writable::Blocked;
 use crate::members::address_book::AddressBook;
 use crate::snapshots::SnapshotStore;
@@ -42,12 +42,12 @@ use leadership::Leadership;
 /// one that serves clients, because a busy runtime makes followers miss heartbeats.
 pub struct RaftNode {
     node: NodeId,
-    raft: Raft<Machine>,
+    raft: Raft<StateMachine>,
     index: SharedIndex,
     snapshots: SnapshotStore,
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
-    pub(crate) heard: Heard,
+    pub(crate) leader_contact: LeaderContact,
     addresses: AddressBook,
     acks: Arc<Acks>,
     pace: Arc<SyncPace>,
@@ -56,8 +56,8 @@ pub struct RaftNode {
     /// Held while the membership is changed.
     changing: tokio::sync::Mutex<()>,
     timing: RaftTiming,
-    /// A hand-over yields the term: voters may elect another leader before this node's lease ends.
-    ballots: Arc<Ballots>,
+    /// A hand-over revokes the lease: voters may elect another leader before this node's lease ends.
+    revocation: Arc<LeaseRevocation>,
     blocked: watch::Receiver<Option<Blocked>>,
     stopped: watch::Receiver<Option<String>>,
     _tasks: [AbortOnDropHandle<()>; 8],
@@ -96,7 +96,7 @@ impl RaftNode {
 
     /// Returns openraft's handle: proposals, membership changes, metrics.
     #[must_use]
-    pub fn raft(&self) -> &Raft<Machine> {
+    pub fn raft(&self) -> &Raft<StateMachine> {
         &self.raft
     }
 

@@ -41,8 +41,8 @@ impl RaftNode {
         let usable = usable_lease(self.timing.election_max);
         let metrics = self.metrics.borrow_watched();
         let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
-        // The check of [`Ballots`](crate::lease::revocation::Ballots) must come last.
-        self.ballots.permits(term.0).then_some(term)
+        // The check of [`LeaseRevocation`](crate::lease::revocation::LeaseRevocation) must come last.
+        self.revocation.permits(term.0).then_some(term)
     }
 
     /// Asks a quorum. A read of the index that begins after this returns sees every write that was acknowledged

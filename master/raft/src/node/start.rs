@@ -12,24 +12,24 @@ use openraft::storage::{LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::config::{RaftNodeConfig, StartError};
+use super::config::{RaftNodeConfig, RaftStartError};
 use super::election::Elections;
 use super::leadership::{Leadership, LeadershipWatch};
 use super::openraft_config::raft_config;
 use super::{RaftNode, tasks, view};
 use crate::apply::index::{Applied, SharedIndex};
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::apply::take_snapshots::take_snapshots;
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
-use crate::lease::restart_wait::VoteGuard;
+use crate::lease::leader_contact::LeaderContact;
+use crate::lease::restart_wait::RestartWait;
 use crate::lease::writable;
 use crate::members::address_book::AddressBook;
-use crate::members::removal::Removal;
-use crate::network::client::peer_clients::Peers;
-use crate::network::server::served_node::{Attached, HasDescriptors, NearlyFull};
-use crate::network::silent_peers::Hush;
-use crate::network::wire::envelope::Identity;
+use crate::members::removal::RemovalNotice;
+use crate::network::client::peer_clients::PeerClients;
+use crate::network::server::served_node::{HasDescriptors, NearlyFull, ServedNode};
+use crate::network::silent_peers::SilentPeers;
+use crate::network::wire::envelope::LocalNode;
 use crate::snapshots::{Disk, FileSystem, SnapshotStore};
 use crate::timing::{RaftTiming, whole_ms};
 
@@ -37,8 +37,8 @@ impl RaftNode {
     /// Loads the newest good snapshot, applies what the log holds beyond it, and takes part in the cluster.
     ///
     /// # Errors
-    /// [`StartError`] when the data directory cannot be used.
-    pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, StartError>
+    /// [`RaftStartError`] when the data directory cannot be used.
+    pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, RaftStartError>
     where
         L: RaftLogStorage<TypeConfig>,
     {
@@ -49,7 +49,7 @@ impl RaftNode {
     pub(crate) async fn start_on<L>(
         disk: Arc<dyn Disk>,
         mut config: RaftNodeConfig<L>,
-    ) -> Result<Self, StartError>
+    ) -> Result<Self, RaftStartError>
     where
         L: RaftLogStorage<TypeConfig>,
     {
@@ -57,17 +57,23 @@ impl RaftNode {
         let raft_config = raft_config(timing, &config.limits)?;
         let Restored { snapshots, index, log_at_start } =
             restore(disk, config.snapshot_dir, cluster, &mut config.log).await?;
-        let guard = vote_guard(&mut config.log, &config.vote_timing, timing, config.clock).await?;
+        let restart_wait = restart_wait(&mut config.log, &config.vote_timing, timing, config.clock).await?;
 
         let election_max_ms = whole_ms(timing.election_max);
-        let identity = Identity { cluster, node, election_max_ms };
-        let (addresses, heard) = (AddressBook::default(), Heard::default());
-        let (acks, removal) = (Arc::<Acks>::default(), Arc::<Removal>::default());
+        let local_node = LocalNode { cluster, node, election_max_ms };
+        let (addresses, leader_contact) = (AddressBook::default(), LeaderContact::default());
+        let (acks, removal) = (Arc::<Acks>::default(), Arc::<RemovalNotice>::default());
         let network = config.network;
-        let peers =
-            Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone(), heard.clone());
-        let hush = peers.hush();
-        let machine = Machine::new(index.clone(), snapshots.clone(), config.apply_seconds);
+        let peers = PeerClients::new(
+            local_node,
+            network,
+            addresses.clone(),
+            acks.clone(),
+            removal.clone(),
+            leader_contact.clone(),
+        );
+        let silent_peers = peers.silent_peers();
+        let machine = StateMachine::new(index.clone(), snapshots.clone(), config.apply_seconds);
         let raft = start_raft(node, raft_config, peers, config.log, machine, &index).await?;
 
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
@@ -76,7 +82,7 @@ impl RaftNode {
         let leaders = LeadershipWatch {
             raft: raft.clone(),
             me: node,
-            heard: heard.clone(),
+            leader_contact: leader_contact.clone(),
             acks: acks.clone(),
             removal,
             election_max: timing.election_max,
@@ -87,7 +93,9 @@ impl RaftNode {
             tasks::spawn(view::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::spawn(writable::watch(raft.metrics(), node, acks.clone(), timing, blocked_tx)),
             tasks::send_heartbeats(raft.clone(), timing.heartbeat),
-            tasks::stand_when_over(raft.clone(), guard.clone(), move || vote_timing.set(timing.election_max)),
+            tasks::stand_when_over(raft.clone(), restart_wait.clone(), move || {
+                vote_timing.set(timing.election_max)
+            }),
             tasks::spawn(take_snapshots(raft.clone(), config.bytes_since, config.limits, snapshots.clone())),
             tasks::send_lost_entries_again(raft.clone(), acks.clone()),
             tasks::warn_of_slow_votes(leadership.clone(), config.pace.clone(), timing),
@@ -100,23 +108,23 @@ impl RaftNode {
             index,
             snapshots,
             leadership,
-            heard,
+            leader_contact,
             addresses,
             acks,
             pace: config.pace,
             leaving: Arc::default(),
             changing: tokio::sync::Mutex::default(),
             timing,
-            ballots: Arc::default(),
+            revocation: Arc::default(),
             blocked,
             stopped,
             _tasks: tasks,
         };
         config.service.join(cluster);
         config.service.attach(this.served(
-            guard,
+            restart_wait,
             log_at_start,
-            hush,
+            silent_peers,
             config.nearly_full,
             config.has_descriptors,
         ));
@@ -126,27 +134,27 @@ impl RaftNode {
     /// Returns the parts of this node that the Raft port serves.
     fn served(
         &self,
-        guard: VoteGuard,
+        restart_wait: RestartWait,
         log_at_start: Option<LogId>,
-        hush: Arc<Hush>,
+        silent_peers: Arc<SilentPeers>,
         nearly_full: NearlyFull,
         has_descriptors: HasDescriptors,
-    ) -> Attached {
-        Attached {
+    ) -> ServedNode {
+        ServedNode {
             raft: self.raft.clone(),
-            guard,
+            restart_wait,
             snapshots: self.snapshots.clone(),
             log_at_start,
             election_max_ms: whole_ms(self.timing.election_max),
             timing_differs: AtomicBool::new(false),
-            heard: self.heard.clone(),
+            leader_contact: self.leader_contact.clone(),
             pace: self.pace.clone(),
             nearly_full,
             has_descriptors,
             leaving: self.leaving.clone(),
-            hush,
+            silent_peers,
             acks: self.acks.clone(),
-            ballots: self.ballots.clone(),
+            revocation: self.revocation.clone(),
         }
     }
 }
@@ -166,20 +174,21 @@ async fn restore<L>(
     snapshot_dir: PathBuf,
     cluster: ClusterId,
     log: &mut L,
-) -> Result<Restored, StartError>
+) -> Result<Restored, RaftStartError>
 where
     L: RaftLogStorage<TypeConfig>,
 {
     let begun = Instant::now();
     let opened = mc_durable::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
-    let (snapshots, mut recovered) = opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
-    let log_state = log.get_log_state().await.map_err(StartError::Log)?;
+    let (snapshots, mut recovered) =
+        opened.await.map_err(|err| RaftStartError::Log(io::Error::other(err)))??;
+    let log_state = log.get_log_state().await.map_err(RaftStartError::Log)?;
     recovered.check_log(log_state.last_purged_log_id.as_ref())?;
     for (path, defect) in &recovered.bad {
         tracing::warn!("snapshot {} is bad and is skipped: {defect}", path.display());
     }
     let covered = recovered.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
-    let log_at_start = drop_overruled_log(log, log_state, covered).await?;
+    let log_at_start = drop_conflicting_log(log, log_state, covered).await?;
     let applied = match recovered.snapshot {
         Some((meta, state)) => {
             Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership }
@@ -199,16 +208,16 @@ where
 }
 
 /// Drops the log if the snapshot up to `covered` overrules it. Returns the last entry that the log has then.
-async fn drop_overruled_log<L>(
+async fn drop_conflicting_log<L>(
     log: &mut L,
     state: LogState<TypeConfig>,
     covered: Option<LogId>,
-) -> Result<Option<LogId>, StartError>
+) -> Result<Option<LogId>, RaftStartError>
 where
     L: RaftLogStorage<TypeConfig>,
 {
     let (Some(last), Some(covered)) = (state.last_log_id, covered) else { return Ok(state.last_log_id) };
-    if !is_overruled(last, covered) {
+    if !conflicts_with_snapshot(last, covered) {
         return Ok(state.last_log_id);
     }
     tracing::warn!(
@@ -217,9 +226,9 @@ where
     );
     // Entries up to the committed position are removed by a purge, which Raft begins with. If some of them were cut off
     // here and the process crashed, the committed position would lack its entry, and the log would be refused.
-    let committed = log.read_committed().await.map_err(StartError::Log)?;
+    let committed = log.read_committed().await.map_err(RaftStartError::Log)?;
     let kept = committed.max(state.last_purged_log_id);
-    log.truncate_after(kept).await.map_err(StartError::Log)?;
+    log.truncate_after(kept).await.map_err(RaftStartError::Log)?;
     Ok(kept)
 }
 
@@ -227,37 +236,37 @@ where
 /// index. Raft removes such entries before it installs a snapshot. But the snapshot can be on stable storage before the
 /// removal is, and openraft takes such a pair for a corrupted store. None of these entries may be applied.
 #[must_use]
-pub fn is_overruled(last: LogId, covered: LogId) -> bool {
+pub fn conflicts_with_snapshot(last: LogId, covered: LogId) -> bool {
     last < covered && last.index >= covered.index
 }
 
 /// Returns how long this node keeps out of elections, and records it for the next run.
-async fn vote_guard<L>(
+async fn restart_wait<L>(
     log: &mut L,
     vote_timing: &VoteTiming,
     timing: RaftTiming,
     clock: Clock,
-) -> Result<VoteGuard, StartError>
+) -> Result<RestartWait, RaftStartError>
 where
     L: RaftLogStorage<TypeConfig>,
 {
-    let vote = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?;
+    let vote = log.get_log_reader().await.read_vote().await.map_err(RaftStartError::Log)?;
     let recorded = vote_timing.election_max();
-    // The longer timeout is kept beside each vote until the guard is over. If this run ends before that, the next one
+    // The longer timeout is kept beside each vote until the wait is over. If this run ends before that, the next one
     // still has to keep the promises of earlier runs.
-    let guarded = recorded.max(timing.election_max);
-    vote_timing.set(guarded);
+    let waited = recorded.max(timing.election_max);
+    vote_timing.set(waited);
     Ok(match vote {
         Some(vote) => {
-            if guarded > recorded {
+            if waited > recorded {
                 // Written before this run can promise a longer time than the disk has.
-                log.save_vote(&vote).await.map_err(StartError::Log)?;
+                log.save_vote(&vote).await.map_err(RaftStartError::Log)?;
             }
             let spread = timing.election_max.saturating_sub(timing.election_min);
             let random_part = rand::random_range(Duration::ZERO..=spread);
-            VoteGuard::armed(clock, guarded, random_part)
+            RestartWait::after_restart(clock, waited, random_part)
         }
-        None => VoteGuard::open(clock),
+        None => RestartWait::none(clock),
     })
 }
 
@@ -265,15 +274,15 @@ where
 async fn start_raft<L>(
     node: NodeId,
     config: Config,
-    peers: Peers,
+    peers: PeerClients,
     mut log: L,
-    machine: Machine,
+    machine: StateMachine,
     index: &SharedIndex,
-) -> Result<Raft<Machine>, StartError>
+) -> Result<Raft<StateMachine>, RaftStartError>
 where
     L: RaftLogStorage<TypeConfig>,
 {
-    let committed = log.read_committed().await.map_err(StartError::Log)?;
+    let committed = log.read_committed().await.map_err(RaftStartError::Log)?;
     let _progress = tasks::say_what_is_applied(index.clone(), committed);
     Ok(Raft::new(node, Arc::new(config), peers, log, machine).await?)
 }

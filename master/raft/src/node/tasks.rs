@@ -12,9 +12,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::leadership::Leadership;
 
 use crate::apply::index::SharedIndex;
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::lease::acks::Acks;
-use crate::lease::restart_wait::VoteGuard;
+use crate::lease::restart_wait::RestartWait;
 use crate::timing::RaftTiming;
 
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
@@ -38,7 +38,7 @@ pub(crate) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
 /// Sends heartbeats at `pace` while this node leads. openraft's own heartbeats go on beside them, at intervals as
 /// long as the time limit of an answer ([`crate::timing::RaftTiming::answer_limit`]). They keep followers from standing for
 /// election when these heartbeats wait behind a full queue of proposals.
-pub(crate) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
+pub(crate) fn send_heartbeats(raft: Raft<StateMachine>, pace: Duration) -> AbortOnDropHandle<()> {
     spawn(async move {
         let mut ticks = tokio::time::interval(pace);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -57,7 +57,7 @@ pub(crate) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
 ///
 /// The leader has these entries and sends them again in the same term. A step-down would expose them instead: a candidate
 /// without them could win. openraft lowers only its record of that peer, not what a quorum has accepted.
-pub(crate) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
+pub(crate) fn send_lost_entries_again(raft: Raft<StateMachine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
     let mut losses = acks.losses();
     spawn(async move {
         let mut said = None;
@@ -132,14 +132,14 @@ fn slow_votes(leaderless: Duration, sync: Duration, timing: RaftTiming) -> Optio
     })
 }
 
-/// Lets the node stand for election when its guard is over, then calls `over`.
+/// Lets the node stand for election when its wait after the restart is over, then calls `over`.
 pub(crate) fn stand_when_over(
-    raft: Raft<Machine>,
-    guard: VoteGuard,
+    raft: Raft<StateMachine>,
+    restart_wait: RestartWait,
     over: impl FnOnce() + Send + 'static,
 ) -> AbortOnDropHandle<()> {
     spawn(async move {
-        guard.over().await;
+        restart_wait.over().await;
         over();
         raft.runtime_config().elect(true);
     })

@@ -13,7 +13,7 @@ use super::reads::NotLeader;
 
 /// Error of a hand-over of leadership.
 #[derive(Debug, thiserror::Error)]
-pub enum TransferError {
+pub enum LeaderTransferError {
     /// This node does not lead.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
@@ -47,8 +47,8 @@ impl RaftNode {
     /// target may stand for election at once, and voters then do not wait for this node's lease to end.
     ///
     /// # Errors
-    /// [`TransferError`]. After `NotTaken` an election decides.
-    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, TransferError> {
+    /// [`LeaderTransferError`]. After `NotTaken` an election decides.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, LeaderTransferError> {
         let (term, successors) = {
             let metrics = self.metrics.borrow_watched();
             let leads = metrics.state.is_leader() && metrics.vote.committed;
@@ -65,7 +65,7 @@ impl RaftNode {
             (metrics.vote.leader_id.term, successors)
         };
         let Some(successors) = successors else { return self.known_leader().await };
-        self.ballots.yield_term(term);
+        self.revocation.revoke(term);
         let began = tokio::time::Instant::now();
         // A voter that has just restarted takes no part in elections and takes nothing over, but another one may.
         let mut successors = successors.into_iter().peekable();
@@ -83,22 +83,22 @@ impl RaftNode {
                 Ok(Ok(now)) => return Ok(now.clone()),
                 Ok(Err(_)) => return Err(Fatal::Stopped.into()),
                 Err(_) if last => {
-                    return Err(TransferError::NotTaken { to: target, waited: began.elapsed() });
+                    return Err(LeaderTransferError::NotTaken { to: target, waited: began.elapsed() });
                 }
                 Err(_) => {}
             }
         }
-        Err(TransferError::Alone)
+        Err(LeaderTransferError::Alone)
     }
 
     /// Waits until `leadership` names this node, which leads. The news takes a moment.
-    async fn known_leader(&self) -> Result<Leadership, TransferError> {
+    async fn known_leader(&self) -> Result<Leadership, LeaderTransferError> {
         let mut leadership = self.leadership.clone();
         let known = leadership.wait_for(|now| now.leader.as_ref().is_some_and(|(id, _)| *id == self.node));
         match tokio::time::timeout(self.timing.election_max, known).await {
             Ok(Ok(now)) => Ok(now.clone()),
             Ok(Err(_)) => Err(Fatal::Stopped.into()),
-            Err(_) => Err(TransferError::NotTaken { to: self.node, waited: self.timing.election_max }),
+            Err(_) => Err(LeaderTransferError::NotTaken { to: self.node, waited: self.timing.election_max }),
         }
     }
 }
@@ -111,7 +111,7 @@ fn successors(
     named: Option<NodeId>,
     silence: Duration,
     stays: impl Fn(&NodeId) -> bool,
-) -> Result<Vec<NodeId>, TransferError> {
+) -> Result<Vec<NodeId>, LeaderTransferError> {
     let others: Vec<_> = metrics.membership_config.membership().voter_ids().filter(|id| *id != me).collect();
     let matching =
         |id: &NodeId| metrics.replication.as_ref().and_then(|peers| peers.get(id).copied().flatten());
@@ -126,15 +126,15 @@ fn successors(
     let answers = |id: &NodeId| heard(id).is_some_and(|at| InstantOf::<TypeConfig>::now() < at + silence);
     if let Some(named) = named {
         return match others.contains(&named) {
-            false => Err(TransferError::NoVoter(named)),
+            false => Err(LeaderTransferError::NoVoter(named)),
             true if answers(&named) => Ok(vec![named]),
-            true => Err(TransferError::Silent(named)),
+            true => Err(LeaderTransferError::Silent(named)),
         };
     }
-    let Some(first) = others.first().copied() else { return Err(TransferError::Alone) };
+    let Some(first) = others.first().copied() else { return Err(LeaderTransferError::Alone) };
     let mut able: Vec<_> = others.into_iter().filter(answers).collect();
     able.sort_by_key(|id| std::cmp::Reverse((stays(id), matching(id), heard(id))));
-    if able.is_empty() { Err(TransferError::Silent(first)) } else { Ok(able) }
+    if able.is_empty() { Err(LeaderTransferError::Silent(first)) } else { Ok(able) }
 }
 
 #[cfg(test)]

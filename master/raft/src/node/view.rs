@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::leadership::Leadership;
 use super::{RaftNode, tasks};
 use crate::lease::writable::Blocked;
-use crate::members::member_role::Seat;
+use crate::members::member_role::MemberRole;
 
 /// A Raft node's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl RaftNode {
                 .cluster_committed
                 .as_ref()
                 .map_or(0, |id| id.index)
-                .max(self.heard.committed()),
+                .max(self.leader_contact.committed()),
             purged: metrics.purged.as_ref().map_or(0, |id| id.index),
         }
     }
@@ -66,8 +66,8 @@ impl RaftNode {
 
     /// Returns this node's part in the committed membership, as far as this node knows it.
     #[must_use]
-    pub fn seat(&self) -> Seat {
-        Seat::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
+    pub fn member_role(&self) -> MemberRole {
+        MemberRole::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
     }
 
     /// Returns the bytes of this node's newest snapshot.

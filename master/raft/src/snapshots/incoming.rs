@@ -16,7 +16,7 @@ use super::{Defect, PartialFile, SnapshotError, SnapshotFile, io_error};
 /// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at
 /// most one decoded index beside the live one, whoever sends and however often.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct ReceivePermit {
     pub(super) _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Incoming {
     len: u64,
     received: u64,
     /// The last field, because fields are dropped in their order.
-    turn: Turn,
+    permit: ReceivePermit,
 }
 
 impl Incoming {
@@ -49,9 +49,9 @@ impl Incoming {
         disk: Arc<dyn Disk>,
         announced: Header,
         len: u64,
-        turn: Turn,
+        permit: ReceivePermit,
     ) -> Self {
-        Self { file, path, disk, announced, len, received: 0, turn }
+        Self { file, path, disk, announced, len, received: 0, permit }
     }
 
     /// Adds the next piece. Blocks.
@@ -67,7 +67,7 @@ impl Incoming {
     /// Syncs the received bytes, reads them back and decodes them. Blocks, and ends with an error soon after it was
     /// given up.
     pub(crate) fn finish(self, given_up: &GivenUp) -> Result<SnapshotFile, SnapshotError> {
-        let Self { file, path, disk, announced, len, received, turn } = self;
+        let Self { file, path, disk, announced, len, received, permit } = self;
         if received != len {
             return Err(SnapshotError::NotAsSent(Defect::Cut { found: received }));
         }
@@ -78,7 +78,7 @@ impl Incoming {
             Err(defect) if !defect.is_newer() => return Err(not_as_sent(&unnamed.path, defect)),
             state => state,
         };
-        Ok(SnapshotFile::received(Received { state, unnamed, turn }))
+        Ok(SnapshotFile::received(Received { state, unnamed, permit }))
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Received {
     pub(super) state: Result<State, Defect>,
     pub(super) unnamed: Unnamed,
     /// The last field, because fields are dropped in their order.
-    pub(super) turn: Turn,
+    pub(super) permit: ReceivePermit,
 }
 
 impl Received {

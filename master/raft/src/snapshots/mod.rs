@@ -32,7 +32,7 @@ pub use file::SnapshotFile;
 pub use format::Defect;
 #[cfg(feature = "testing")]
 pub(crate) use format::fuzz_file;
-pub(crate) use incoming::{GivenUp, Incoming, Turn};
+pub(crate) use incoming::{GivenUp, Incoming, ReceivePermit};
 
 use format::Header;
 use incoming::{Received, Unnamed};
@@ -142,7 +142,7 @@ impl From<SnapshotError> for io::Error {
 
 /// Contents of a data directory at start.
 #[derive(Debug)]
-pub struct Recovered {
+pub struct RecoveredSnapshot {
     /// The newest good snapshot and the state in it.
     pub snapshot: Option<(SnapshotMeta, State)>,
     /// Newer files that are bad, newest first.
@@ -150,7 +150,7 @@ pub struct Recovered {
     dir: PathBuf,
 }
 
-impl Recovered {
+impl RecoveredSnapshot {
     /// Checks that the log, which has lost everything up to `purged`, reaches back to the snapshot.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ pub struct SnapshotStore {
     /// The newest snapshot that counts. Never held while the disk is waited for: Raft asks for it between its heartbeats.
     current: Arc<Mutex<Option<Current>>>,
     /// Permits one reception at a time.
-    turns: Arc<Semaphore>,
+    receive_permits: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -201,7 +201,7 @@ struct Current {
 pub(crate) struct Installed {
     pub(crate) state: State,
     /// Must be held until the index that this one replaces is freed.
-    pub(crate) turn: Turn,
+    pub(crate) permit: ReceivePermit,
 }
 
 impl SnapshotStore {
@@ -211,7 +211,7 @@ impl SnapshotStore {
     /// # Errors
     /// [`SnapshotError`] when the directory cannot be used, or a file in it is another cluster's or a newer
     /// build's.
-    pub fn open(dir: &Path, cluster: ClusterId) -> Result<(Self, Recovered), SnapshotError> {
+    pub fn open(dir: &Path, cluster: ClusterId) -> Result<(Self, RecoveredSnapshot), SnapshotError> {
         Self::open_on(Arc::new(FileSystem), dir, cluster)
     }
 
@@ -219,7 +219,7 @@ impl SnapshotStore {
         disk: Arc<dyn Disk>,
         dir: &Path,
         cluster: ClusterId,
-    ) -> Result<(Self, Recovered), SnapshotError> {
+    ) -> Result<(Self, RecoveredSnapshot), SnapshotError> {
         fs::create_dir_all(dir).map_err(io_error("create", dir))?;
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
@@ -239,9 +239,9 @@ impl SnapshotStore {
             cluster,
             publishing: Arc::default(),
             current: Arc::default(),
-            turns: Arc::new(Semaphore::new(1)),
+            receive_permits: Arc::new(Semaphore::new(1)),
         };
-        let mut recovered = Recovered { snapshot: None, bad: Vec::new(), dir: dir.to_owned() };
+        let mut recovered = RecoveredSnapshot { snapshot: None, bad: Vec::new(), dir: dir.to_owned() };
         for path in names {
             match store.load(&path) {
                 Ok((current, state)) => {
@@ -321,7 +321,7 @@ impl SnapshotStore {
             Some(received) => received,
             None => self.copy(meta, file)?,
         };
-        let Received { state, unnamed, turn } = received;
+        let Received { state, unnamed, permit } = received;
         if unnamed.meta != *meta {
             let defect = Defect::Content("it is not the one that was received".into());
             return Err(SnapshotError::NotAsSent(defect));
@@ -332,12 +332,12 @@ impl SnapshotStore {
             let path = self.path_of(meta);
             SnapshotError::Refused { path, defect, fix: NEWER_BUILD }
         })?;
-        Ok(Installed { state, turn })
+        Ok(Installed { state, permit })
     }
 
     /// Receives a snapshot that is another store's own.
     fn copy(&self, meta: &SnapshotMeta, file: &SnapshotFile) -> Result<Received, SnapshotError> {
-        let mut incoming = self.receive(meta.clone(), file.len(), Turn::default())?;
+        let mut incoming = self.receive(meta.clone(), file.len(), ReceivePermit::default())?;
         let mut copied = 0;
         while copied < file.len() {
             let piece =
@@ -352,9 +352,9 @@ impl SnapshotStore {
     }
 
     /// Waits until an earlier reception has ended.
-    pub(crate) async fn turn(&self) -> Turn {
+    pub(crate) async fn receive_permit(&self) -> ReceivePermit {
         // The semaphore is never closed.
-        Turn { _permit: self.turns.clone().acquire_owned().await.ok() }
+        ReceivePermit { _permit: self.receive_permits.clone().acquire_owned().await.ok() }
     }
 
     /// Starts to receive a snapshot of `len` bytes from another master.
@@ -365,11 +365,11 @@ impl SnapshotStore {
         &self,
         meta: SnapshotMeta,
         len: u64,
-        turn: Turn,
+        permit: ReceivePermit,
     ) -> Result<Incoming, SnapshotError> {
         self.check_room(len)?;
         let announced = Header { cluster: self.cluster, meta };
-        Ok(Incoming::new(self.partial_file()?, self.disk.clone(), announced, len, turn))
+        Ok(Incoming::new(self.partial_file()?, self.disk.clone(), announced, len, permit))
     }
 
     fn check_room(&self, needed: u64) -> Result<(), SnapshotError> {

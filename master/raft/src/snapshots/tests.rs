@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::apply::index::{Applied, SharedIndex};
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 
 const CLUSTER: ClusterId = ClusterId(5);
 
@@ -59,11 +59,11 @@ fn path(dir: &TempDir, index: u64) -> PathBuf {
     dir.path().join(file_name(Some(&log_id(index))))
 }
 
-fn open(dir: &TempDir) -> Result<(SnapshotStore, Recovered), SnapshotError> {
+fn open(dir: &TempDir) -> Result<(SnapshotStore, RecoveredSnapshot), SnapshotError> {
     SnapshotStore::open(dir.path(), CLUSTER)
 }
 
-fn recovered_index(recovered: &Recovered) -> Option<u64> {
+fn recovered_index(recovered: &RecoveredSnapshot) -> Option<u64> {
     recovered.snapshot.as_ref().map(|(meta, state)| {
         let index = meta.last_log_id.unwrap().index;
         assert_eq!(*meta, self::meta(index));
@@ -80,16 +80,16 @@ fn names(dir: &TempDir) -> Vec<String> {
 }
 
 /// A machine that has applied its log up to `index`, and its snapshots.
-fn machine(dir: &TempDir, disk: Arc<dyn Disk>, index: u64) -> (Machine, SnapshotStore) {
+fn machine(dir: &TempDir, disk: Arc<dyn Disk>, index: u64) -> (StateMachine, SnapshotStore) {
     let (snapshots, _) = SnapshotStore::open_on(disk, dir.path(), CLUSTER).unwrap();
     let SnapshotMeta { last_log_id, last_membership } = meta(index);
     let applied = Applied { state: state(index), last_applied: last_log_id, membership: last_membership };
-    (Machine::new(SharedIndex::new(applied), snapshots.clone(), Histogram::noop()), snapshots)
+    (StateMachine::new(SharedIndex::new(applied), snapshots.clone(), Histogram::noop()), snapshots)
 }
 
 /// Receives a snapshot up to 30 in two pieces, and installs it.
-async fn take_over(machine: &mut Machine, snapshots: &SnapshotStore, bytes: &[u8]) -> io::Result<()> {
-    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64, Turn::default())?;
+async fn take_over(machine: &mut StateMachine, snapshots: &SnapshotStore, bytes: &[u8]) -> io::Result<()> {
+    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64, ReceivePermit::default())?;
     let (head, tail) = bytes.split_at(20);
     incoming.push(head)?;
     incoming.push(tail)?;
@@ -283,7 +283,7 @@ fn a_received_snapshot_counts_when_it_is_whole_and_what_was_announced() {
     let dir = with_snapshots(&[]);
     let (store, _) = open(&dir).unwrap();
     let receive = |meta: SnapshotMeta, pieces: &[&[u8]]| {
-        let mut incoming = store.receive(meta, sent.len(), Turn::default())?;
+        let mut incoming = store.receive(meta, sent.len(), ReceivePermit::default())?;
         for piece in pieces {
             incoming.push(piece)?;
         }
@@ -327,9 +327,9 @@ async fn a_reception_ends_when_nothing_of_it_is_left() {
     let (mut machine, snapshots) = machine(&dir, disk, 10);
     let receive = async |index| {
         let bytes = fs::read(path(&sender, index)).unwrap();
-        let turn = snapshots.turn().now_or_never().expect("nothing is being received");
-        let mut incoming = snapshots.receive(meta(index), bytes.len() as u64, turn).unwrap();
-        let is_taken = || snapshots.turn().now_or_never().is_none();
+        let permit = snapshots.receive_permit().now_or_never().expect("nothing is being received");
+        let mut incoming = snapshots.receive(meta(index), bytes.len() as u64, permit).unwrap();
+        let is_taken = || snapshots.receive_permit().now_or_never().is_none();
         incoming.push(&bytes).unwrap();
         assert!(is_taken());
         let file = incoming.finish(&GivenUp::default()).unwrap();
@@ -343,7 +343,7 @@ async fn a_reception_ends_when_nothing_of_it_is_left() {
     let file = receive(30).await;
     let installed = snapshots.install(&meta(30), &file).unwrap();
     drop(file);
-    assert!(snapshots.turn().now_or_never().is_none(), "the index that it replaces is there yet");
+    assert!(snapshots.receive_permit().now_or_never().is_none(), "the index that it replaces is there yet");
     drop(installed);
     drop(receive(30).await);
 }
@@ -354,7 +354,7 @@ fn a_snapshot_that_was_given_up_is_not_read_to_its_end() {
     let bytes = fs::read(path(&sender, 30)).unwrap();
     let dir = with_snapshots(&[10]);
     let (store, _) = open(&dir).unwrap();
-    let mut incoming = store.receive(meta(30), bytes.len() as u64, Turn::default()).unwrap();
+    let mut incoming = store.receive(meta(30), bytes.len() as u64, ReceivePermit::default()).unwrap();
     incoming.push(&bytes).unwrap();
     let given_up = GivenUp::default();
     given_up.set();

@@ -28,7 +28,7 @@ use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::server::rpc_times::RpcTimes;
 use crate::network::server::service::{Formation, RaftService};
 use crate::node::RaftNode;
-use crate::node::config::{RaftNodeConfig, StartError};
+use crate::node::config::{RaftNodeConfig, RaftStartError};
 use crate::snapshots::{Disk, FileSystem};
 use crate::timing::RaftTiming;
 use mem_log::MemLog;
@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// Starts a stopped master again, at its old address.
-    pub async fn start(&mut self, at: usize) -> Result<(), StartError> {
+    pub async fn start(&mut self, at: usize) -> Result<(), RaftStartError> {
         let member = &mut self.members[at];
         let announced = Announced { node: member.id, supports: member.supports.clone() };
         let service = RaftService::new(member.id, Arc::new(announced), unread_metrics());

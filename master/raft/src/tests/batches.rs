@@ -25,12 +25,12 @@ use tokio::sync::mpsc;
 
 use super::suite::machine;
 use crate::apply::index::Applied;
-use crate::apply::machine::{Builder, Machine};
 use crate::apply::snapshot_limits::SnapshotLimits;
-use crate::lease::leader_contact::Heard;
+use crate::apply::state_machine::{SnapshotBuilder, StateMachine};
+use crate::lease::leader_contact::LeaderContact;
 use crate::members::address_book::AddressBook;
-use crate::network::client::peer_clients::Peers;
-use crate::network::wire::envelope::Identity;
+use crate::network::client::peer_clients::PeerClients;
+use crate::network::wire::envelope::LocalNode;
 use crate::node::openraft_config::raft_config;
 use crate::snapshots::SnapshotFile;
 use crate::testing::mem_log::MemLog;
@@ -40,13 +40,13 @@ use state_support::{TERM, snapshot};
 
 /// Only openraft can make responders. This machine applies nothing and passes them on.
 struct PassOn {
-    machine: Machine,
+    machine: StateMachine,
     to: mpsc::UnboundedSender<ApplyResponder<TypeConfig>>,
 }
 
 impl RaftStateMachine<TypeConfig> for PassOn {
     type SnapshotData = SnapshotFile;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
         self.machine.applied_state().await
@@ -89,14 +89,14 @@ async fn responders(count: usize) -> (Vec<ApplyResponder<TypeConfig>>, impl Futu
     let (to, mut passed_on) = mpsc::unbounded_channel();
     let machine = PassOn { machine: machine(&dir).0, to };
     let me = NodeId(1);
-    let identity = Identity { cluster: ClusterId(1), node: me, election_max_ms: 300 };
-    let peers = Peers::new(
-        identity,
+    let local_node = LocalNode { cluster: ClusterId(1), node: me, election_max_ms: 300 };
+    let peers = PeerClients::new(
+        local_node,
         TcpNetwork::shared(),
         AddressBook::default(),
         Arc::default(),
         Arc::default(),
-        Heard::default(),
+        LeaderContact::default(),
     );
     let config = raft_config(RaftTiming::LAN, &SnapshotLimits::default()).unwrap();
     let raft = Raft::new(me, Arc::new(config), peers, MemLog::default(), machine).await.unwrap();

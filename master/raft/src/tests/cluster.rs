@@ -9,11 +9,11 @@ use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 
 use crate::apply::snapshot_limits::SnapshotLimits;
-use crate::members::change::{Change, ChangeError};
+use crate::members::change::{MembershipChange, MembershipChangeError};
 use crate::members::departure::Departure;
 use crate::node::RaftNode;
 use crate::node::leadership::Leadership;
-use crate::node::transfer::TransferError;
+use crate::node::transfer::LeaderTransferError;
 use crate::testing::{Pool, command};
 use crate::timing::RaftTiming;
 
@@ -173,7 +173,7 @@ async fn hand_over(leader: &RaftNode, to: Option<NodeId>) -> Leadership {
     let taken = async {
         loop {
             match leader.transfer_leader(to).await {
-                Err(TransferError::Silent(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(LeaderTransferError::Silent(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
                 taken => return taken.unwrap(),
             }
         }
@@ -200,7 +200,7 @@ async fn leadership_is_handed_over_and_leases_end_at_once() {
     let stranger = NodeId(99);
     let leader = pool.node(pool.leader().await);
     assert!(
-        matches!(leader.transfer_leader(Some(stranger)).await, Err(TransferError::NoVoter(id)) if id == stranger)
+        matches!(leader.transfer_leader(Some(stranger)).await, Err(LeaderTransferError::NoVoter(id)) if id == stranger)
     );
     let leads = leader.transfer_leader(Some(leader.node_id())).await.unwrap().leader.map(|(id, _)| id);
     assert_eq!(leads, Some(leader.node_id()), "to itself: it has done so");
@@ -235,18 +235,18 @@ async fn a_change_that_was_decided_on_by_older_members_is_refused() {
     let pool = Pool::formed(1, SnapshotLimits::default()).await;
     let leader = pool.node(0);
     let (gone, late) = (NodeId(7), NodeId(8));
-    let roster = || leader.roster().unwrap();
+    let view = || leader.membership_view().unwrap();
     let there = || pool.addresses()[&pool.members[0].id].clone();
-    leader.change_members(&roster(), Change::Learner(gone, there())).await.unwrap();
+    leader.change_members(&view(), MembershipChange::Learner(gone, there())).await.unwrap();
 
-    let seen = roster();
-    leader.change_members(&seen, Change::Forget(gone)).await.unwrap();
-    for change in [Change::Learner(gone, there()), Change::Learner(late, there())] {
+    let seen = view();
+    leader.change_members(&seen, MembershipChange::Forget(gone)).await.unwrap();
+    for change in [MembershipChange::Learner(gone, there()), MembershipChange::Learner(late, there())] {
         let refused = leader.change_members(&seen, change).await;
-        assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+        assert!(matches!(refused, Err(MembershipChangeError::Refused(_))), "{refused:?}");
     }
     assert_eq!(leader.members().into_keys().collect::<Vec<_>>(), [pool.members[0].id]);
-    leader.change_members(&roster(), Change::Learner(late, there())).await.unwrap();
+    leader.change_members(&view(), MembershipChange::Learner(late, there())).await.unwrap();
 }
 
 /// If it were proposed, such a change would leave no leader: neither of the two can commit anything without the dead
@@ -256,12 +256,12 @@ async fn no_voters_are_proposed_of_which_a_majority_has_just_died() {
     let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
     let at = pool.leader().await;
     let leader = pool.node(at);
-    let roster = leader.roster().unwrap();
+    let view = leader.membership_view().unwrap();
     let dead = (at + 1) % 3;
     pool.stop(dead).await;
     let voters = [pool.members[at].id, pool.members[dead].id].into();
-    let refused = leader.change_members(&roster, Change::Voters(voters)).await;
-    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    let refused = leader.change_members(&view, MembershipChange::Voters(voters)).await;
+    assert!(matches!(refused, Err(MembershipChangeError::Refused(_))), "{refused:?}");
     let last = pool.write(1).await;
     pool.converge(last).await;
     assert!(pool.running().all(|at| pool.node(at).members().len() == 3));
@@ -275,15 +275,15 @@ async fn a_voter_that_leaves_stays_a_member_and_learns_that_it_has_left() {
     let (raft, id) = (pool.node(leader), pool.members[leaver].id);
     until("it knows that it votes", async || pool.node(leaver).departure() == Departure::Waits).await;
     pool.node(leaver).ask_to_leave();
-    let asks = || raft.roster().filter(|roster| roster.members[&id].leaving);
-    let roster = eventually("the leader hears that it leaves", async || asks()).await;
-    assert_eq!(roster.members.values().filter(|member| member.leaving).count(), 1);
+    let asks = || raft.membership_view().filter(|view| view.members[&id].leaving);
+    let view = eventually("the leader hears that it leaves", async || asks()).await;
+    assert_eq!(view.members.values().filter(|member| member.leaving).count(), 1);
 
-    raft.change_members(&roster, Change::Leave(id)).await.unwrap();
+    raft.change_members(&view, MembershipChange::Leave(id)).await.unwrap();
     until("it knows", async || pool.node(leaver).departure() == Departure::Left).await;
-    let roster = raft.roster().unwrap();
-    assert_eq!((roster.voters.len(), roster.members.len(), roster.reserved()), (2, 3, 1));
-    assert!(!roster.voters.contains(&id) && roster.members[&id].addresses.is_reserved());
+    let view = raft.membership_view().unwrap();
+    assert_eq!((view.voters.len(), view.members.len(), view.reserved()), (2, 3, 1));
+    assert!(!view.voters.contains(&id) && view.members[&id].addresses.is_reserved());
     let written = pool.write(7).await;
     pool.converge(written).await;
 }
@@ -295,7 +295,7 @@ async fn a_commit_index_counts_as_soon_as_a_leaders_message_names_it() {
     let written = pool.write(0).await;
     let follower = pool.node((pool.leader().await + 1) % 3);
     let ahead = written.index + 5_000;
-    follower.heard.heartbeat_of(written.leader_id.term, ahead, false);
+    follower.leader_contact.heartbeat_of(written.leader_id.term, ahead, false);
     assert_eq!(follower.view().committed, ahead);
 }
 

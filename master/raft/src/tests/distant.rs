@@ -10,7 +10,7 @@ use mc_types::NodeId;
 use openraft::raft::VoteRequest;
 
 use crate::network::wire::convert::vote_request_to_wire;
-use crate::network::wire::envelope::Identity;
+use crate::network::wire::envelope::LocalNode;
 use crate::testing::{CLUSTER, Pool, slow};
 use crate::timing::RaftTiming;
 
@@ -45,7 +45,7 @@ async fn an_idle_leader_writes_at_the_longest_round_trip_of_a_wan() {
 async fn votes(pool: &Pool, at: usize, last: LogId) -> (bool, bool) {
     let member = &pool.members[at];
     let (candidate, term) = (NodeId(9), last.leader_id.term + 100);
-    let envelope = Identity { cluster: CLUSTER, node: candidate, election_max_ms: 300 }.envelope(member.id);
+    let envelope = LocalNode { cluster: CLUSTER, node: candidate, election_max_ms: 300 }.envelope(member.id);
     let last = LogId::new_term_index(last.leader_id.term, last.index + 1_000);
     let request = vote_request_to_wire(&VoteRequest::new(Vote::new(term, candidate), Some(last)), envelope);
     let channel = TcpNetwork.channel(&member.address, ChannelOptions::default()).unwrap();

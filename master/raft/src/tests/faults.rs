@@ -19,14 +19,14 @@ use tonic::transport::Channel;
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::server::service::RaftService;
 use crate::network::wire::convert::{vote_request_to_wire, vote_to_wire};
-use crate::network::wire::envelope::Identity;
+use crate::network::wire::envelope::LocalNode;
 use crate::testing::{CLUSTER, NO_CLUSTER, NoFormation, Pool, unread_metrics};
 
 fn client(address: &str) -> RaftClient<Channel> {
     RaftClient::new(TcpNetwork.channel(address, ChannelOptions::default()).unwrap())
 }
 
-fn ballot(term: u64, from: NodeId, envelope: v1::Envelope) -> v1::VoteRequest {
+fn vote_request(term: u64, from: NodeId, envelope: v1::Envelope) -> v1::VoteRequest {
     vote_request_to_wire(&VoteRequest::new(Vote::new(term, from), None), envelope)
 }
 
@@ -41,12 +41,12 @@ async fn messages_for_another_cluster_or_node_never_reach_raft() {
     let mut client = client(&pool.members[0].address);
     let before = pool.node(0).raft().metrics().borrow_watched().vote;
 
-    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(7), election_max_ms: 300 };
-    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
+    let stranger = LocalNode { cluster: ClusterId(0xbad), node: NodeId(7), election_max_ms: 300 };
+    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
     for (envelope, refusal) in
         [(stranger.envelope(us), Code::WrongCluster), (peer.envelope(NodeId(8)), Code::WrongNode)]
     {
-        let vote = ballot(100, NodeId(7), envelope.clone());
+        let vote = vote_request(100, NodeId(7), envelope.clone());
         assert_eq!(code(&client.vote(vote.clone()).await.unwrap_err()), Some(refusal));
         assert_eq!(code(&client.pre_vote(vote).await.unwrap_err()), Some(refusal));
 
@@ -76,17 +76,17 @@ async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailabl
     let mut client = client(&listener.address.to_string());
     let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));
 
-    let vote = ballot(
+    let vote = vote_request(
         1,
         NodeId(2),
-        Identity { cluster: CLUSTER, node: NodeId(2), election_max_ms: 300 }.envelope(us),
+        LocalNode { cluster: CLUSTER, node: NodeId(2), election_max_ms: 300 }.envelope(us),
     );
     let refused = client.vote(vote.clone()).await.unwrap_err();
     assert_eq!(refused.message(), NO_CLUSTER, "formation answers for a node without a cluster");
     service.join(CLUSTER);
     assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
-    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(2), election_max_ms: 300 };
-    let vote = ballot(1, NodeId(2), stranger.envelope(us));
+    let stranger = LocalNode { cluster: ClusterId(0xbad), node: NodeId(2), election_max_ms: 300 };
+    let vote = vote_request(1, NodeId(2), stranger.envelope(us));
     assert_eq!(code(&client.vote(vote).await.unwrap_err()), Some(Code::WrongCluster));
     assert_eq!(client.meet(v1::MeetRequest::default()).await.unwrap_err().code(), tonic::Code::Unimplemented);
     server.abort();
@@ -130,8 +130,8 @@ async fn a_restarted_voter_keeps_out_of_elections_until_its_leases_are_over() {
     pool.start(0).await.unwrap();
     let us = pool.members[0].id;
     let mut client = client(&pool.members[0].address);
-    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
-    let vote = ballot(100, NodeId(7), peer.envelope(us));
+    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
+    let vote = vote_request(100, NodeId(7), peer.envelope(us));
 
     // Its clock stands still, so it waits for ever: a single voter would otherwise lead within 600 ms.
     let until = tokio::time::Instant::now() + Duration::from_millis(1000);
@@ -170,8 +170,8 @@ async fn a_restarted_voter_waits_for_the_longer_of_the_recorded_and_the_configur
     pool.start(0).await.unwrap();
     let us = pool.members[0].id;
     let mut client = client(&pool.members[0].address);
-    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
-    let vote = ballot(100, NodeId(7), peer.envelope(us));
+    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
+    let vote = vote_request(100, NodeId(7), peer.envelope(us));
     now.store(999, Ordering::Relaxed);
     assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
     assert_eq!(

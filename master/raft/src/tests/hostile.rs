@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::wire::convert::{append_to_wire, log_id_to_wire, vote_to_wire};
-use crate::network::wire::envelope::Identity;
+use crate::network::wire::envelope::LocalNode;
 use crate::snapshots::SnapshotStore;
 use crate::testing::{CLUSTER, Pool};
 
@@ -25,7 +25,7 @@ fn client(pool: &Pool) -> RaftClient<Channel> {
 }
 
 fn envelope(pool: &Pool) -> v1::Envelope {
-    Identity { cluster: CLUSTER, node: STRANGER, election_max_ms: 300 }.envelope(pool.members[0].id)
+    LocalNode { cluster: CLUSTER, node: STRANGER, election_max_ms: 300 }.envelope(pool.members[0].id)
 }
 
 /// A leader of `term` sends a whole and good snapshot that ends at `last`.

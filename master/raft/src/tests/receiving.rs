@@ -18,7 +18,7 @@ use tonic::Status;
 
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::wire::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
-use crate::network::wire::envelope::Identity;
+use crate::network::wire::envelope::LocalNode;
 use crate::snapshots::SnapshotStore;
 use crate::testing::gate::{Before, Gate};
 use crate::testing::{CLUSTER, Pool};
@@ -91,8 +91,8 @@ async fn newcomer() -> (Pool, Gate) {
 
 fn client(pool: &Pool) -> (RaftClient<tonic::transport::Channel>, v1::Envelope) {
     let channel = TcpNetwork.channel(&pool.members[0].address, ChannelOptions::default()).unwrap();
-    let identity = Identity { cluster: CLUSTER, node: SENDER, election_max_ms: 300 };
-    (RaftClient::new(channel), identity.envelope(pool.members[0].id))
+    let local_node = LocalNode { cluster: CLUSTER, node: SENDER, election_max_ms: 300 };
+    (RaftClient::new(channel), local_node.envelope(pool.members[0].id))
 }
 
 /// Sends a snapshot up to `index` as the leader of `term`; returns the vote in the answer.
@@ -117,7 +117,7 @@ fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> 
     let pieces = [header, v1::SnapshotPiece { data, ..v1::SnapshotPiece::default() }];
     tokio::spawn(async move {
         let reply = client.install_snapshot(futures::stream::iter(pieces)).await?.into_inner();
-        Ok(vote_from_wire(reply.vote.as_ref(), crate::network::wire::convert::Standing::Any).unwrap())
+        Ok(vote_from_wire(reply.vote.as_ref(), crate::network::wire::convert::VoteKind::Any).unwrap())
     })
 }
 

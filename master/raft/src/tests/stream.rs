@@ -20,12 +20,12 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
+use crate::lease::leader_contact::LeaderContact;
 use crate::members::address_book::AddressBook;
-use crate::network::client::peer_client::Peer;
-use crate::network::client::peer_clients::Peers;
+use crate::network::client::peer_client::PeerClient;
+use crate::network::client::peer_clients::PeerClients;
 use crate::network::wire::convert::{append_from_wire, append_reply_to_wire};
-use crate::network::wire::envelope::Identity;
+use crate::network::wire::envelope::LocalNode;
 use crate::testing::{CLUSTER, command};
 
 /// The follower's reaction to an append, by its index.
@@ -99,9 +99,9 @@ impl v1::raft_server::Raft for Scripted {
 }
 
 struct Follower {
-    peer: Peer,
+    peer: PeerClient,
     acks: Arc<Acks>,
-    heard: Heard,
+    leader_contact: LeaderContact,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
 
@@ -117,18 +117,23 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
     let server = RaftServer::new(Scripted(Arc::new(script)));
     let server =
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
-    let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
+    let local_node = LocalNode { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
     let acks = Arc::new(Acks::default());
-    let (removal, heard) = (Arc::default(), Heard::default());
-    let mut peers = Peers::new(
-        identity,
+    let (removal, leader_contact) = (Arc::default(), LeaderContact::default());
+    let mut peers = PeerClients::new(
+        local_node,
         TcpNetwork::shared(),
         AddressBook::default(),
         acks.clone(),
         removal,
-        heard.clone(),
+        leader_contact.clone(),
     );
-    Follower { peer: peers.new_client(NodeId(2), &node).await, acks, heard, server: tokio::spawn(server) }
+    Follower {
+        peer: peers.new_client(NodeId(2), &node).await,
+        acks,
+        leader_contact,
+        server: tokio::spawn(server),
+    }
 }
 
 fn append(index: u64) -> AppendEntriesRequest<TypeConfig> {
@@ -275,8 +280,8 @@ async fn a_late_answer_says_nothing_of_what_was_sent_after_its_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_requests_of_a_leadership_are_over_once_a_newer_leader_was_heard() {
     let mut follower = follower(|_| Act::Accept).await;
-    let heard = follower.heard.clone();
-    heard.leader_of(1);
+    let leader_contact = follower.leader_contact.clone();
+    leader_contact.message_of(1);
     let (openraft, mut requests) = tokio::sync::mpsc::unbounded_channel();
     let input = stream::poll_fn(move |cx| requests.poll_recv(cx));
     openraft.send(append(0)).unwrap();
@@ -285,7 +290,7 @@ async fn the_requests_of_a_leadership_are_over_once_a_newer_leader_was_heard() {
     let mut answers = Box::pin(stream);
     assert!(answers.next().await.unwrap().is_ok(), "a leader that went before is no newer one");
 
-    heard.leader_of(2);
+    leader_contact.message_of(2);
     openraft.send(append(1)).unwrap();
     let end = answers.next().await.unwrap();
     assert!(end.is_err(), "append 1 was asked for and answered: {end:?}");

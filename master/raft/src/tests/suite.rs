@@ -12,25 +12,25 @@ use openraft::{EntryPayload, StorageError};
 use tempfile::TempDir;
 
 use crate::apply::index::{Applied, SharedIndex};
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::snapshots::SnapshotStore;
 use crate::testing::command;
 use crate::testing::mem_log::MemLog;
 
-pub(super) fn machine(dir: &TempDir) -> (Machine, SharedIndex) {
+pub(super) fn machine(dir: &TempDir) -> (StateMachine, SharedIndex) {
     let (snapshots, _) = SnapshotStore::open(dir.path(), ClusterId(1)).unwrap();
     let index = SharedIndex::new(Applied {
         state: State::new(Settings::default()),
         last_applied: None,
         membership: StoredMembership::default(),
     });
-    (Machine::new(index.clone(), snapshots, Histogram::noop()), index)
+    (StateMachine::new(index.clone(), snapshots, Histogram::noop()), index)
 }
 
 struct Builder;
 
-impl StoreBuilder<TypeConfig, MemLog, Machine, TempDir> for Builder {
-    async fn build(&self) -> Result<(TempDir, MemLog, Machine), StorageError<TypeConfig>> {
+impl StoreBuilder<TypeConfig, MemLog, StateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, MemLog, StateMachine), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().unwrap();
         let (machine, _) = machine(&dir);
         Ok((dir, MemLog::default(), machine))

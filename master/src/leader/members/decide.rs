@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_raft::{Change, Member, Roster, can_spare_a_voter};
+use mc_raft::{Member, MembershipChange, MembershipView, can_spare_a_voter};
 use mc_types::NodeId;
 use tokio::time::Instant;
 
@@ -40,35 +40,35 @@ impl Step {
 }
 
 /// Whether an empty node at the address of `node` may take its place: `node` has left it, or has been silent for long.
-pub(super) fn is_free(roster: &Roster, node: NodeId, since: Instant) -> bool {
-    let is_reserved = roster.members.get(&node).is_some_and(|member| member.addresses.is_reserved());
-    is_reserved || roster.silence(node, since) >= DEAD_AFTER
+pub(super) fn is_free(view: &MembershipView, node: NodeId, since: Instant) -> bool {
+    let is_reserved = view.members.get(&node).is_some_and(|member| member.addresses.is_reserved());
+    is_reserved || view.silence(node, since) >= DEAD_AFTER
 }
 
 /// Decides the next step, if any. `since` is when this leader began to listen, `changed` when this master last saw the
 /// voters change.
-pub(super) fn next_step(roster: &Roster, since: Instant, changed: Option<Instant>) -> Option<Step> {
-    if roster.joint {
+pub(super) fn next_step(view: &MembershipView, since: Instant, changed: Option<Instant>) -> Option<Step> {
+    if view.joint {
         return Some(Step::Finish);
     }
-    if roster.is_leaving() {
+    if view.is_leaving() {
         return None;
     }
-    let is_dead = |node: NodeId| roster.silence(node, since) >= DEAD_AFTER;
+    let is_dead = |node: NodeId| view.silence(node, since) >= DEAD_AFTER;
     let comes = |learner: NodeId, member: &Member| {
-        roster.is_well(&learner) && !member.leaving && !member.addresses.is_reserved()
+        view.is_well(&learner) && !member.leaving && !member.addresses.is_reserved()
     };
-    for (learner, _) in roster.learners().filter(|(learner, member)| comes(*learner, member)) {
-        let others = roster.at_the_address_of(learner);
+    for (learner, _) in view.learners().filter(|(learner, member)| comes(*learner, member)) {
+        let others = view.at_the_address_of(learner);
         // It takes no vote from anyone: the address is new, or the last master there has given up its vote.
-        if others.is_disjoint(&roster.voters) {
-            let voters = roster.voters.iter().copied().chain([learner]).collect();
-            if roster.works_with(&voters) {
+        if others.is_disjoint(&view.voters) {
+            let voters = view.voters.iter().copied().chain([learner]).collect();
+            if view.works_with(&voters) {
                 return Some(Step::Promote(learner));
             }
             continue;
         }
-        let everybody_else_is_well = roster.voters.difference(&others).all(|voter| roster.is_well(voter));
+        let everybody_else_is_well = view.voters.difference(&others).all(|voter| view.is_well(voter));
         if others.iter().all(|other| is_dead(*other))
             && everybody_else_is_well
             && changed.is_none_or(|at| at.elapsed() >= SWAP_INTERVAL)
@@ -78,39 +78,39 @@ pub(super) fn next_step(roster: &Roster, since: Instant, changed: Option<Instant
     }
     // The member that a learner was to replace is at its address, too. While that is dead itself, it replaces nobody.
     let is_replaced = |learner: NodeId, member: &Member| {
-        let others = roster.at_the_address_of(learner);
+        let others = view.at_the_address_of(learner);
         if member.addresses.is_reserved() {
             // Kept until the vote is back, so that one newcomer after the other can take the place.
-            return !others.is_disjoint(&roster.voters);
+            return !others.is_disjoint(&view.voters);
         }
         is_dead(learner) && others.iter().any(|other| !is_dead(*other))
     };
-    let replaced = roster.learners().find(|(learner, member)| is_replaced(*learner, member));
+    let replaced = view.learners().find(|(learner, member)| is_replaced(*learner, member));
     if let Some((learner, _)) = replaced {
         return Some(Step::Forget(learner));
     }
-    roster.voters.iter().copied().find(|voter| may_leave(roster, *voter)).map(Step::Release)
+    view.voters.iter().copied().find(|voter| may_leave(view, *voter)).map(Step::Release)
 }
 
 /// Whether `node` asks to leave and the other voters can do without it: all of them are up and have caught up, and enough
 /// of them go on voting ([`can_spare_a_voter`]).
 ///
 /// This leader stays. A leader that is to stop hands over, and the next one lets it go.
-fn may_leave(roster: &Roster, node: NodeId) -> bool {
-    let asks = roster.members.get(&node).is_some_and(|member| member.leaving) && node != roster.me;
-    asks && roster.committed
-        && can_spare_a_voter(roster.voters.len(), roster.reserved())
-        && roster.voters.iter().all(|voter| *voter == node || roster.is_well(voter))
+fn may_leave(view: &MembershipView, node: NodeId) -> bool {
+    let asks = view.members.get(&node).is_some_and(|member| member.leaving) && node != view.me;
+    asks && view.committed
+        && can_spare_a_voter(view.voters.len(), view.reserved())
+        && view.voters.iter().all(|voter| *voter == node || view.is_well(voter))
 }
 
 /// Says why a learner that has caught up cannot replace the dead node at its address, if the reason will last.
-pub(super) fn held_up(roster: &Roster, since: Instant) -> Option<String> {
-    let is_dead = |node: &NodeId| roster.silence(*node, since) >= DEAD_AFTER;
-    let (learner, dead) = roster
+pub(super) fn held_up(view: &MembershipView, since: Instant) -> Option<String> {
+    let is_dead = |node: &NodeId| view.silence(*node, since) >= DEAD_AFTER;
+    let (learner, dead) = view
         .learners()
-        .map(|(learner, _)| (learner, roster.at_the_address_of(learner)))
-        .find(|(learner, others)| roster.is_well(learner) && !others.is_disjoint(&roster.voters))?;
-    let others = roster.voters.difference(&dead).filter(|voter| is_dead(voter));
+        .map(|(learner, _)| (learner, view.at_the_address_of(learner)))
+        .find(|(learner, others)| view.is_well(learner) && !others.is_disjoint(&view.voters))?;
+    let others = view.voters.difference(&dead).filter(|voter| is_dead(voter));
     let others: Vec<_> = others.map(ToString::to_string).collect();
     (!others.is_empty()).then(|| {
         format!(
@@ -125,11 +125,11 @@ pub(super) fn held_up(roster: &Roster, since: Instant) -> Option<String> {
 ///
 /// A majority of the remaining voters must be up, or nothing could be committed any more. If the member has caught up,
 /// a majority of the remaining voters must have caught up too, or commits would wait for one that lags.
-pub(super) fn removal(roster: &Roster, node: NodeId) -> Result<Change, Refusal> {
-    if !roster.voters.contains(&node) {
-        return Ok(Change::Forget(node));
+pub(super) fn removal(view: &MembershipView, node: NodeId) -> Result<MembershipChange, Refusal> {
+    if !view.voters.contains(&node) {
+        return Ok(MembershipChange::Forget(node));
     }
-    let remaining: BTreeSet<_> = roster.voters.iter().copied().filter(|voter| *voter != node).collect();
+    let remaining: BTreeSet<_> = view.voters.iter().copied().filter(|voter| *voter != node).collect();
     let of = remaining.len();
     if of == 0 {
         return Err(Refusal::Invalid(format!(
@@ -137,7 +137,7 @@ pub(super) fn removal(roster: &Roster, node: NodeId) -> Result<Change, Refusal> 
         )));
     }
     let remain = if of == 1 { "voter remains" } else { "voters remain" };
-    let up = remaining.iter().filter(|voter| roster.is_up(voter)).count();
+    let up = remaining.iter().filter(|voter| view.is_up(voter)).count();
     if 2 * up <= of {
         return Err(Refusal::Invalid(format!(
             "without {node}, {of} {remain} of which {up} {} up, no majority: start them, or remove those that are gone \
@@ -145,28 +145,28 @@ pub(super) fn removal(roster: &Roster, node: NodeId) -> Result<Change, Refusal> 
             if up == 1 { "is" } else { "are" },
         )));
     }
-    let well = remaining.iter().filter(|voter| roster.is_well(voter)).count();
-    if roster.is_well(&node) && 2 * well <= of {
+    let well = remaining.iter().filter(|voter| view.is_well(voter)).count();
+    if view.is_well(&node) && 2 * well <= of {
         return Err(Refusal::Busy(format!(
             "without {node}, {of} {remain} of which {well} {} caught up, no majority: see who lags with `mcctl members list`",
             if well == 1 { "has" } else { "have" },
         )));
     }
-    Ok(Change::Voters(remaining))
+    Ok(MembershipChange::Voters(remaining))
 }
 
-/// Returns the roster, unless a change of the members is under way or this leader is leaving.
+/// Returns the view, unless a change of the members is under way or this leader is leaving.
 ///
 /// During a change, a member that is being removed still counts, and one that is being added may turn out never to have
 /// been a member.
-pub(super) fn settled(roster: Roster) -> Result<Roster, Refusal> {
-    if roster.joint || !roster.committed {
+pub(super) fn settled(view: MembershipView) -> Result<MembershipView, Refusal> {
+    if view.joint || !view.committed {
         return Err(Refusal::Busy("a change of the members is under way: try again".into()));
     }
-    if roster.is_leaving() {
+    if view.is_leaving() {
         return Err(Refusal::Busy("this leader was removed and is about to hand over: try again".into()));
     }
-    Ok(roster)
+    Ok(view)
 }
 
 /// The node that answered at the recorded address of a dead member.
@@ -180,8 +180,8 @@ pub(super) enum Occupant {
     Empty,
 }
 
-pub(super) fn occupant(roster: &Roster, dead: &Member, there: &PeerState) -> Occupant {
-    if roster.members.contains_key(&there.node) || there.addresses.raft != dead.addresses.raft {
+pub(super) fn occupant(view: &MembershipView, dead: &Member, there: &PeerState) -> Occupant {
+    if view.members.contains_key(&there.node) || there.addresses.raft != dead.addresses.raft {
         return Occupant::NobodyNew;
     }
     if there.formed { Occupant::HasData } else { Occupant::Empty }
@@ -231,9 +231,9 @@ mod tests {
     const ME: NodeId = NodeId(1);
 
     /// Members 1, 2 and 3 vote, all at addresses of their own, all well.
-    fn roster() -> Roster {
+    fn view() -> MembershipView {
         let members = (1..=3).map(|node| (NodeId(node), member(&format!("m{node}:1"), 0, Some(0)))).collect();
-        Roster {
+        MembershipView {
             me: ME,
             term: 1,
             version: None,
@@ -259,23 +259,23 @@ mod tests {
         Instant::now() - Duration::from_secs(100)
     }
 
-    fn with(mut roster: Roster, node: u64, member: Member) -> Roster {
-        roster.members.insert(NodeId(node), member);
-        roster
+    fn with(mut view: MembershipView, node: u64, member: Member) -> MembershipView {
+        view.members.insert(NodeId(node), member);
+        view
     }
 
-    fn step(roster: &Roster) -> Option<Step> {
-        next_step(roster, long_ago(), None)
+    fn step(view: &MembershipView) -> Option<Step> {
+        next_step(view, long_ago(), None)
     }
 
     #[test]
     fn a_learner_votes_once_it_has_caught_up_and_a_majority_is_up() {
-        assert_eq!(step(&roster()), None);
-        let behind = with(roster(), 4, member("m4:1", CAUGHT_UP, Some(0)));
+        assert_eq!(step(&view()), None);
+        let behind = with(view(), 4, member("m4:1", CAUGHT_UP, Some(0)));
         assert_eq!(step(&behind), None);
-        let ready = with(roster(), 4, member("m4:1", CAUGHT_UP - 1, Some(0)));
+        let ready = with(view(), 4, member("m4:1", CAUGHT_UP - 1, Some(0)));
         assert_eq!(step(&ready), Some(Step::Promote(NodeId(4))));
-        assert_eq!(step(&with(roster(), 4, member("m4:1", 0, Some(2)))), None, "it is not up");
+        assert_eq!(step(&with(view(), 4, member("m4:1", 0, Some(2)))), None, "it is not up");
 
         let one_down = with(ready.clone(), 3, member("m3:1", 0, Some(5)));
         assert_eq!(step(&one_down), Some(Step::Promote(NodeId(4))), "three of four are up");
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_dead_id_gives_way_to_a_node_at_its_address_and_never_a_live_one() {
         let came_back = |dead: Option<u64>| {
-            with(with(roster(), 3, member("m3:1", 900, dead)), 4, member("m3:1", 0, Some(0)))
+            with(with(view(), 3, member("m3:1", 900, dead)), 4, member("m3:1", 0, Some(0)))
         };
         let swap = Some(Step::Swap(NodeId(4), BTreeSet::from([NodeId(3)])));
         assert_eq!(step(&came_back(Some(10))), swap);
@@ -321,7 +321,7 @@ mod tests {
         seen.see(voters(&[1, 2, 4]));
         assert!(seen.changed.is_some(), "seen by one that did not lead");
 
-        let again = with(with(roster(), 3, member("m3:1", 900, None)), 5, member("m3:1", 0, Some(0)));
+        let again = with(with(view(), 3, member("m3:1", 900, None)), 5, member("m3:1", 0, Some(0)));
         assert!(next_step(&again, long_ago(), None).is_some());
         assert_eq!(next_step(&again, long_ago(), seen.changed), None, "not for a minute");
     }
@@ -343,21 +343,21 @@ mod tests {
 
     #[test]
     fn only_an_empty_node_at_the_address_of_a_dead_member_is_taken_in_unasked() {
-        let roster = roster();
-        let dead = &roster.members[&NodeId(3)];
-        assert_eq!(occupant(&roster, dead, &stranger()), Occupant::Empty);
+        let view = view();
+        let dead = &view.members[&NodeId(3)];
+        assert_eq!(occupant(&view, dead, &stranger()), Occupant::Empty);
         let removed = PeerState { formed: true, ..stranger() };
         assert_eq!(
-            occupant(&roster, dead, &removed),
+            occupant(&view, dead, &removed),
             Occupant::HasData,
             "one that was removed and moved there"
         );
         for known in [2, 3] {
             let known = PeerState { node: NodeId(known), ..stranger() };
-            assert_eq!(occupant(&roster, dead, &known), Occupant::NobodyNew);
+            assert_eq!(occupant(&view, dead, &known), Occupant::NobodyNew);
         }
         let elsewhere = PeerState { addresses: MasterNode::default(), ..stranger() };
-        assert_eq!(occupant(&roster, dead, &elsewhere), Occupant::NobodyNew, "Raft would call it elsewhere");
+        assert_eq!(occupant(&view, dead, &elsewhere), Occupant::NobodyNew, "Raft would call it elsewhere");
     }
 
     #[test]
@@ -369,20 +369,20 @@ mod tests {
 
     #[test]
     fn voters_are_removed_down_to_one_while_what_remains_is_up_and_has_caught_up() {
-        let voters = |ids: &[u64]| Change::Voters(ids.iter().copied().map(NodeId).collect());
-        let mut two = roster();
+        let voters = |ids: &[u64]| MembershipChange::Voters(ids.iter().copied().map(NodeId).collect());
+        let mut two = view();
         two.voters = BTreeSet::from([ME, NodeId(2)]);
-        assert_eq!(removal(&roster(), NodeId(3)), Ok(voters(&[1, 2])));
+        assert_eq!(removal(&view(), NodeId(3)), Ok(voters(&[1, 2])));
         assert_eq!(removal(&two, NodeId(2)), Ok(voters(&[1])), "the leader removes the other one");
         assert_eq!(removal(&two, ME), Ok(voters(&[2])), "the leader leaves to the other one");
-        assert_eq!(removal(&two, NodeId(3)), Ok(Change::Forget(NodeId(3))), "a learner");
+        assert_eq!(removal(&two, NodeId(3)), Ok(MembershipChange::Forget(NodeId(3))), "a learner");
 
         let lags = with(two.clone(), 2, member("m2:1", CAUGHT_UP, Some(0)));
         assert!(matches!(removal(&lags, ME), Err(Refusal::Busy(_))), "it has not caught up");
         assert_eq!(removal(&lags, NodeId(2)), Ok(voters(&[1])), "all waits for it already");
         let down = with(two.clone(), 2, member("m2:1", 0, Some(2)));
         assert!(matches!(removal(&down, ME), Err(Refusal::Invalid(_))), "nobody would be there");
-        let one_of_three_lags = with(roster(), 2, member("m2:1", CAUGHT_UP, Some(0)));
+        let one_of_three_lags = with(view(), 2, member("m2:1", CAUGHT_UP, Some(0)));
         assert!(matches!(removal(&one_of_three_lags, NodeId(3)), Err(Refusal::Busy(_))));
         let mut one = two;
         one.voters = BTreeSet::from([ME]);
@@ -390,13 +390,13 @@ mod tests {
     }
 
     /// Master 3 asks to leave.
-    fn leaving() -> Roster {
-        with(roster(), 3, Member { leaving: true, ..member("m3:1", 0, Some(0)) })
+    fn leaving() -> MembershipView {
+        with(view(), 3, Member { leaving: true, ..member("m3:1", 0, Some(0)) })
     }
 
     /// Master 3 has left.
-    fn left() -> Roster {
-        let mut left = roster();
+    fn left() -> MembershipView {
+        let mut left = view();
         left.voters.remove(&NodeId(3));
         let place = member("m3:1", 0, Some(0));
         with(left, 3, Member { addresses: place.addresses.reserved(), leaving: true, ..place })
@@ -414,9 +414,9 @@ mod tests {
         assert_eq!(first, Some(Step::Release(NodeId(2))), "of two that stop, one goes");
         let second = with(left(), 2, Member { leaving: true, ..member("m2:1", 0, Some(0)) });
         assert_eq!(step(&second), None, "the other one keeps its vote, and its data");
-        let leader = with(roster(), 1, Member { leaving: true, ..member("m1:1", 0, Some(0)) });
+        let leader = with(view(), 1, Member { leaving: true, ..member("m1:1", 0, Some(0)) });
         assert_eq!(step(&leader), None, "it hands over first");
-        assert_eq!(step(&Roster { committed: false, ..leaving() }), None);
+        assert_eq!(step(&MembershipView { committed: false, ..leaving() }), None);
         let mut two = leaving();
         two.voters.remove(&NodeId(2));
         two.members.remove(&NodeId(2));
@@ -436,7 +436,7 @@ mod tests {
     fn an_empty_node_at_a_reserved_place_votes_at_once_and_the_place_is_given_up_then() {
         let since = Instant::now();
         let came = with(left(), 4, member("m3:1", 0, Some(0)));
-        let step = |roster: &Roster| next_step(roster, since, Some(since));
+        let step = |view: &MembershipView| next_step(view, since, Some(since));
         assert_eq!(step(&came), Some(Step::Promote(NodeId(4))), "neither the 10 s nor the minute");
         let behind = with(left(), 4, member("m3:1", CAUGHT_UP, Some(0)));
         assert_eq!(step(&behind), None, "the place is kept meanwhile");
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn a_place_is_free_at_once_if_its_master_has_left_it_and_after_a_long_silence_otherwise() {
         let since = Instant::now() - Duration::from_secs(60);
-        let heard = |seconds| with(roster(), 3, member("m3:1", 0, Some(seconds)));
+        let heard = |seconds| with(view(), 3, member("m3:1", 0, Some(seconds)));
         assert!(!is_free(&heard(0), NodeId(3), since));
         assert!(!is_free(&heard(9), NodeId(3), since));
         assert!(is_free(&heard(10), NodeId(3), since));
@@ -466,14 +466,14 @@ mod tests {
 
     #[test]
     fn what_a_dead_leader_left_half_done_comes_first() {
-        let mut half_done = with(roster(), 4, member("m4:1", 0, Some(0)));
+        let mut half_done = with(view(), 4, member("m4:1", 0, Some(0)));
         half_done.joint = true;
         assert_eq!(step(&half_done), Some(Step::Finish));
     }
 
     #[test]
     fn a_leader_that_finished_its_own_removal_changes_no_members() {
-        let mut leaving = with(roster(), 4, member("m4:1", 0, Some(0)));
+        let mut leaving = with(view(), 4, member("m4:1", 0, Some(0)));
         leaving.joint = true;
         leaving.voters.remove(&ME);
         assert_eq!(step(&leaving), Some(Step::Finish));
@@ -481,14 +481,14 @@ mod tests {
         leaving.members.remove(&ME);
         assert_eq!(step(&leaving), None);
         assert!(matches!(settled(leaving), Err(Refusal::Busy(_))), "nor does it take itself in again");
-        assert!(settled(roster()).is_ok());
+        assert!(settled(view()).is_ok());
     }
 
     #[test]
     fn a_learner_that_died_is_forgotten_only_when_its_address_has_another() {
-        let dead = with(roster(), 4, member("m4:1", 5, Some(20)));
+        let dead = with(view(), 4, member("m4:1", 5, Some(20)));
         assert_eq!(step(&dead), None, "it may come back");
-        let to_replace = with(with(roster(), 3, member("m3:1", 9, None)), 4, member("m3:1", 5, Some(20)));
+        let to_replace = with(with(view(), 3, member("m3:1", 9, None)), 4, member("m3:1", 5, Some(20)));
         assert_eq!(step(&to_replace), None, "so may one that is to replace a dead voter");
         let replaced = with(dead, 5, member("m4:1", CAUGHT_UP, Some(0)));
         assert_eq!(step(&replaced), Some(Step::Forget(NodeId(4))));

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_raft::Roster;
+use mc_raft::MembershipView;
 use mc_types::NodeId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ pub(crate) async fn leave_to_a_master_with_descriptors(members: Arc<Members>, sp
     let mut watch = Watch::default();
     while members.coordinator.pause(LOOK_INTERVAL).await {
         let leader = members.raft.leadership().borrow().leader.as_ref().map(|(node, _)| *node);
-        let lacking = if spare.are_there() { None } else { members.raft.roster() };
+        let lacking = if spare.are_there() { None } else { members.raft.membership_view() };
         let Some(node) = watch.look(Instant::now(), leader, lacking.as_ref()) else { continue };
         tracing::warn!(
             "this master is out of descriptors: handing over to {node}, which has some. Raise the limit on open files \
@@ -74,14 +74,19 @@ struct Watch {
 }
 
 impl Watch {
-    /// Returns the master to hand over to, if it is time. `lacking` is the roster of a leader without descriptors.
-    fn look(&mut self, now: Instant, leader: Option<NodeId>, lacking: Option<&Roster>) -> Option<NodeId> {
+    /// Returns the master to hand over to, if it is time. `lacking` is the view of a leader without descriptors.
+    fn look(
+        &mut self,
+        now: Instant,
+        leader: Option<NodeId>,
+        lacking: Option<&MembershipView>,
+    ) -> Option<NodeId> {
         if let Some(leader) = leader
             && self.leader.replace(leader).is_some_and(|before| before != leader)
         {
             self.changed = Some(now);
         }
-        let Some(roster) = lacking else {
+        let Some(view) = lacking else {
             self.lacking = 0;
             return None;
         };
@@ -90,16 +95,16 @@ impl Watch {
         if self.lacking < LOOKS || too_early {
             return None;
         }
-        let successor = successor(roster)?;
+        let successor = successor(view)?;
         self.changed = Some(now);
         Some(successor)
     }
 }
 
 /// Returns the voter with the longest log of those that have caught up, stay and report free descriptors.
-fn successor(roster: &Roster) -> Option<NodeId> {
-    let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
-    let with_descriptors = others.filter_map(|voter| Some((*voter, roster.members.get(voter)?)));
+fn successor(view: &MembershipView) -> Option<NodeId> {
+    let others = view.voters.iter().filter(|voter| **voter != view.me && view.is_well(voter));
+    let with_descriptors = others.filter_map(|voter| Some((*voter, view.members.get(voter)?)));
     let with_descriptors = with_descriptors.filter(|(_, member)| member.has_descriptors && !member.leaving);
     with_descriptors.min_by_key(|(_, member)| member.lag).map(|(voter, _)| voter)
 }
@@ -114,8 +119,8 @@ mod tests {
 
     const ME: NodeId = NodeId(1);
 
-    /// The roster of node 1; each of the others with its lag and whether it reports descriptors.
-    fn roster(others: &[(u64, bool)]) -> Roster {
+    /// The view of node 1; each of the others with its lag and whether it reports descriptors.
+    fn view(others: &[(u64, bool)]) -> MembershipView {
         let member = |lag, has_descriptors| Member {
             addresses: MasterNode::default(),
             lag,
@@ -128,30 +133,30 @@ mod tests {
             (2..).zip(others).map(|(node, (lag, has))| (NodeId(node), member(*lag, *has))).collect();
         members.insert(ME, member(0, false));
         let voters = members.keys().copied().collect();
-        Roster { me: ME, term: 1, version: None, joint: false, committed: true, voters, members }
+        MembershipView { me: ME, term: 1, version: None, joint: false, committed: true, voters, members }
     }
 
     #[test]
     fn a_voter_that_has_caught_up_and_reports_descriptors_takes_over() {
-        assert_eq!(successor(&roster(&[(3, true), (2, true)])), Some(NodeId(3)));
-        assert_eq!(successor(&roster(&[(3, true), (2, false)])), Some(NodeId(2)));
-        assert_eq!(successor(&roster(&[(1_000_000, true), (2, false)])), None);
-        assert_eq!(successor(&roster(&[(0, false), (0, false)])), None, "all are flooded");
-        let mut leaves = roster(&[(3, true), (2, true)]);
+        assert_eq!(successor(&view(&[(3, true), (2, true)])), Some(NodeId(3)));
+        assert_eq!(successor(&view(&[(3, true), (2, false)])), Some(NodeId(2)));
+        assert_eq!(successor(&view(&[(1_000_000, true), (2, false)])), None);
+        assert_eq!(successor(&view(&[(0, false), (0, false)])), None, "all are flooded");
+        let mut leaves = view(&[(3, true), (2, true)]);
         leaves.members.get_mut(&NodeId(3)).unwrap().leaving = true;
         assert_eq!(successor(&leaves), Some(NodeId(2)));
-        let mut learner = roster(&[(0, true)]);
+        let mut learner = view(&[(0, true)]);
         learner.voters.remove(&NodeId(2));
         assert_eq!(successor(&learner), None);
     }
 
     #[test]
     fn a_lack_of_a_moment_is_no_reason() {
-        let (mut watch, roster, now) = (Watch::default(), roster(&[(0, true)]), Instant::now());
-        assert_eq!(watch.look(now, Some(ME), Some(&roster)), None);
+        let (mut watch, view, now) = (Watch::default(), view(&[(0, true)]), Instant::now());
+        assert_eq!(watch.look(now, Some(ME), Some(&view)), None);
         assert_eq!(watch.look(now, Some(ME), None), None);
-        assert_eq!(watch.look(now, Some(ME), Some(&roster)), None);
-        assert_eq!(watch.look(now, None, Some(&roster)), Some(NodeId(2)));
+        assert_eq!(watch.look(now, Some(ME), Some(&view)), None);
+        assert_eq!(watch.look(now, None, Some(&view)), Some(NodeId(2)));
     }
 
     #[test]
@@ -164,11 +169,11 @@ mod tests {
         for look in 0..1_200 {
             let now = begun + LOOK_INTERVAL * look;
             let of_leader = {
-                let mut roster = roster(&[(0, true), (0, true)]);
+                let mut view = view(&[(0, true), (0, true)]);
                 let mine = NodeId(leader as u64 + 1);
-                roster.me = mine;
-                roster.members.get_mut(&ME).unwrap().has_descriptors = true;
-                roster
+                view.me = mine;
+                view.members.get_mut(&ME).unwrap().has_descriptors = true;
+                view
             };
             let mut next = leader;
             for (master, watch) in watches.iter_mut().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_raft::{Change, ChangeError, Roster};
+use mc_raft::{MembershipChange, MembershipChangeError, MembershipView};
 use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
@@ -35,11 +35,11 @@ pub(crate) async fn keep_members(members: Arc<Members>) {
         }
         match keeper.look().await {
             // Another leader, or the next look, goes on.
-            Ok(()) | Err(ChangeError::NotLeader) => {}
-            Err(ChangeError::Refused(why)) => {
+            Ok(()) | Err(MembershipChangeError::NotLeader) => {}
+            Err(MembershipChangeError::Refused(why)) => {
                 tracing::debug!("a change of the members was not made, trying again: {why}");
             }
-            Err(ChangeError::Unknown(why)) => {
+            Err(MembershipChangeError::Unknown(why)) => {
                 tracing::warn!("a change of the members was not committed, trying again: {why}");
             }
         }
@@ -57,27 +57,27 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn look(&mut self) -> Result<(), ChangeError> {
+    async fn look(&mut self) -> Result<(), MembershipChangeError> {
         self.record_moved().await?;
-        // A roster of an older term says nothing about silence in this one.
-        let roster = self.members.raft.roster().filter(|roster| roster.term == self.term);
-        let Some(roster) = roster else { return Ok(()) };
-        let step = next_step(&roster, self.since, self.voters.changed);
+        // A view of an older term says nothing about silence in this one.
+        let view = self.members.raft.membership_view().filter(|view| view.term == self.term);
+        let Some(view) = view else { return Ok(()) };
+        let step = next_step(&view, self.since, self.voters.changed);
         let version = self.members.coordinator.read(|applied| applied.state.cluster_version());
         match step.filter(|step| step.is_known_to(version)) {
-            Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
+            Some(Step::Finish) => self.change(&view, MembershipChange::Voters(view.voters.clone())).await,
             Some(Step::Promote(node)) => {
-                let voters = roster.voters.iter().copied().chain([node]).collect();
-                let made = self.change(&roster, Change::Voters(voters)).await;
+                let voters = view.voters.iter().copied().chain([node]).collect();
+                let made = self.change(&view, MembershipChange::Voters(voters)).await;
                 self.made(
                     made,
                     MemberChange::Voter,
                     &format!("master {node} has caught up and is a voter now"),
                 )
             }
-            Some(Step::Swap(node, dead)) => self.swap(&roster, node, &dead).await,
+            Some(Step::Swap(node, dead)) => self.swap(&view, node, &dead).await,
             Some(Step::Forget(node)) => {
-                let made = self.change(&roster, Change::Forget(node)).await;
+                let made = self.change(&view, MembershipChange::Forget(node)).await;
                 self.made(
                     made,
                     MemberChange::Removed,
@@ -85,7 +85,7 @@ impl Keeper {
                 )
             }
             Some(Step::Release(node)) => {
-                let made = self.change(&roster, Change::Leave(node)).await;
+                let made = self.change(&view, MembershipChange::Leave(node)).await;
                 self.made(
                     made,
                     MemberChange::Left,
@@ -93,23 +93,28 @@ impl Keeper {
                 )
             }
             None => {
-                if let Some(waits) = held_up(&roster, self.since) {
+                if let Some(waits) = held_up(&view, self.since) {
                     self.say(waits);
                 }
-                self.take_in_the_empty(&roster).await
+                self.take_in_the_empty(&view).await
             }
         }
     }
 
-    async fn swap(&self, roster: &Roster, node: NodeId, dead: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
-        let Some(member) = roster.members.get(&node) else { return Ok(()) };
+    async fn swap(
+        &self,
+        view: &MembershipView,
+        node: NodeId,
+        dead: &BTreeSet<NodeId>,
+    ) -> Result<(), MembershipChangeError> {
+        let Some(member) = view.members.get(&node) else { return Ok(()) };
         let raft = &member.addresses.raft;
         // Checked right before the change: the recorded name must lead to the node from here, too.
         if !is_there(self.who_is_at(raft).await, node) {
             return Ok(());
         }
-        let voters: BTreeSet<_> = roster.voters.difference(dead).copied().chain([node]).collect();
-        let made = self.change(roster, Change::Voters(voters)).await;
+        let voters: BTreeSet<_> = view.voters.difference(dead).copied().chain([node]).collect();
+        let made = self.change(view, MembershipChange::Voters(voters)).await;
         let old = dead.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let what =
             format!("master {node} has caught up and takes the place of {old} at {raft}, which is gone");
@@ -117,12 +122,12 @@ impl Keeper {
     }
 
     /// Looks at the addresses of dead members, and of those that have left, for empty nodes, and takes those in.
-    async fn take_in_the_empty(&mut self, roster: &Roster) -> Result<(), ChangeError> {
+    async fn take_in_the_empty(&mut self, view: &MembershipView) -> Result<(), MembershipChangeError> {
         let since = self.since;
-        for (node, member) in roster.members.iter().filter(|(node, _)| is_free(roster, **node, since)) {
+        for (node, member) in view.members.iter().filter(|(node, _)| is_free(view, **node, since)) {
             let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
             let Ok(there) = self.members.formation.who_is_at(&raft).await else { continue };
-            let met = occupant(roster, member, &there);
+            let met = occupant(view, member, &there);
             if met == Occupant::NobodyNew {
                 continue;
             }
@@ -138,7 +143,8 @@ impl Keeper {
                 self.say(format!("the master at {raft} does not replace {node} by itself: {why_not}"));
                 continue;
             }
-            let made = self.change(roster, Change::Learner(there.node, there.addresses.clone())).await;
+            let made =
+                self.change(view, MembershipChange::Learner(there.node, there.addresses.clone())).await;
             let what = format!(
                 "the master at {raft} came back empty, as {}: it is taken in and will replace {node}",
                 there.node
@@ -149,7 +155,7 @@ impl Keeper {
     }
 
     /// Records the addresses of masters that were found elsewhere than the membership says.
-    async fn record_moved(&self) -> Result<(), ChangeError> {
+    async fn record_moved(&self) -> Result<(), MembershipChangeError> {
         for (node, addresses) in self.members.raft.record_moved().await? {
             tracing::info!(%node, raft = addresses.raft, client = addresses.client, "recorded a master's new addresses");
         }
@@ -163,11 +169,20 @@ impl Keeper {
         }
     }
 
-    async fn change(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
-        self.members.raft.change_members(roster, change).await
+    async fn change(
+        &self,
+        view: &MembershipView,
+        change: MembershipChange,
+    ) -> Result<(), MembershipChangeError> {
+        self.members.raft.change_members(view, change).await
     }
 
-    fn made(&self, made: Result<(), ChangeError>, kind: MemberChange, what: &str) -> Result<(), ChangeError> {
+    fn made(
+        &self,
+        made: Result<(), MembershipChangeError>,
+        kind: MemberChange,
+        what: &str,
+    ) -> Result<(), MembershipChangeError> {
         self.members.note_change(&made, kind, what);
         made
     }

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use mc_log::MasterNode;
 use mc_proto::{VERSIONS, common_version};
-use mc_raft::{Applied, Change, ChangeError, Member, RaftNode, Roster};
+use mc_raft::{Applied, Member, MembershipChange, MembershipChangeError, MembershipView, RaftNode};
 use mc_types::{HostPort, NodeId};
 
 use crate::config::DEFAULT_RAFT_PORT;
@@ -103,13 +103,13 @@ impl Members {
     pub(crate) async fn list(&self) -> Result<Vec<MemberState>, Refusal> {
         self.coordinator.lead().await?;
         let mut members = self.coordinator.read(MemberState::of);
-        let roster = self.raft.roster();
+        let view = self.raft.membership_view();
         let seen = |member: &Member| Following {
             lag: member.lag,
             silent: member.heard.map(|heard| heard.elapsed()),
         };
         for member in &mut members {
-            member.seen = roster.as_ref().and_then(|roster| roster.members.get(&member.node)).map(seen);
+            member.seen = view.as_ref().and_then(|view| view.members.get(&member.node)).map(seen);
         }
         Ok(members)
     }
@@ -126,10 +126,11 @@ impl Members {
         self.coordinator.lead().await?;
         let (raft, there) = self.who_is_at(raft).await.map_err(Refusal::Invalid)?;
         let node = there.node;
-        let roster = self.settled_roster()?;
-        if !roster.members.contains_key(&node) {
+        let view = self.settled_view()?;
+        if !view.members.contains_key(&node) {
             self.check_newcomer(&raft, &there).await?;
-            let made = self.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
+            let made =
+                self.raft.change_members(&view, MembershipChange::Learner(node, there.addresses)).await;
             let what = format!(
                 "the master at {raft}, {node}, is taken in: it copies the index, then it gets a vote"
             );
@@ -182,19 +183,19 @@ impl Members {
     /// A leader that is asked to remove itself hands over first and refuses, so that the caller asks the next leader.
     pub(crate) async fn remove(&self, node: NodeId) -> Result<bool, Refusal> {
         let leading = self.coordinator.lead().await?;
-        let roster = self.settled_roster()?;
-        if !roster.members.contains_key(&node) {
+        let view = self.settled_view()?;
+        if !view.members.contains_key(&node) {
             return Ok(false);
         }
         if leading.age() < HEARD_FROM_ALL {
             return Err(Refusal::Busy("this leader is new and has not heard from all masters yet".into()));
         }
-        let change = removal(&roster, node)?;
-        if node == roster.me {
+        let change = removal(&view, node)?;
+        if node == view.me {
             self.coordinator.hand_over(None).await?;
             return Err(self.coordinator.not_leader());
         }
-        let made = self.raft.change_members(&roster, change).await;
+        let made = self.raft.change_members(&view, change).await;
         self.note_change(
             &made,
             MemberChange::Removed,
@@ -205,8 +206,8 @@ impl Members {
     }
 
     /// Returns the members, unless a change of them is under way or this leader was removed.
-    fn settled_roster(&self) -> Result<Roster, Refusal> {
-        settled(self.raft.roster().ok_or_else(|| self.coordinator.not_leader())?)
+    fn settled_view(&self) -> Result<MembershipView, Refusal> {
+        settled(self.raft.membership_view().ok_or_else(|| self.coordinator.not_leader())?)
     }
 
     async fn who_is_at(&self, raft: &str) -> Result<(HostPort, PeerState), String> {
@@ -217,15 +218,17 @@ impl Members {
         }
     }
 
-    fn change_refused(&self, error: ChangeError) -> Refusal {
+    fn change_refused(&self, error: MembershipChangeError) -> Refusal {
         match error {
-            ChangeError::NotLeader => self.coordinator.not_leader(),
-            ChangeError::Refused(why) => Refusal::Busy(format!("the members were not changed: {why}")),
-            ChangeError::Unknown(why) => Refusal::Unknown(why),
+            MembershipChangeError::NotLeader => self.coordinator.not_leader(),
+            MembershipChangeError::Refused(why) => {
+                Refusal::Busy(format!("the members were not changed: {why}"))
+            }
+            MembershipChangeError::Unknown(why) => Refusal::Unknown(why),
         }
     }
 
-    fn note_change(&self, made: &Result<(), ChangeError>, kind: MemberChange, what: &str) {
+    fn note_change(&self, made: &Result<(), MembershipChangeError>, kind: MemberChange, what: &str) {
         if made.is_ok() {
             tracing::info!("{what}");
             self.metrics.member_changed(kind);

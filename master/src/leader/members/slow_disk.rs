@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_log::Pace;
-use mc_raft::Roster;
+use mc_raft::MembershipView;
 use mc_types::NodeId;
 use tokio::time::Instant;
 
@@ -34,10 +34,10 @@ pub(crate) async fn leave_to_a_better_disk(members: Arc<Members>) {
         if members.coordinator.on_duty().is_none() || Instant::now() < not_before {
             continue;
         }
-        let (Some(own), Some(roster)) = (members.raft.sync_pace().now(), members.raft.roster()) else {
+        let (Some(own), Some(view)) = (members.raft.sync_pace().now(), members.raft.membership_view()) else {
             continue;
         };
-        let Some((node, theirs)) = successor(own, &roster) else { continue };
+        let Some((node, theirs)) = successor(own, &view) else { continue };
         tracing::warn!(
             "this master's disk is slow: the median sync takes {} ms; handing over to {node}, whose syncs take {} ms",
             own.median.as_millis(),
@@ -57,17 +57,17 @@ pub(crate) async fn leave_to_a_better_disk(members: Arc<Members>) {
 ///
 /// Returns `None` unless the others with healthy disks are a majority by themselves. A vote is written before it
 /// counts, so the vote of a master with a slow disk comes too late, and an election that needs it has no winner.
-fn successor(own: Pace, roster: &Roster) -> Option<(NodeId, Duration)> {
+fn successor(own: Pace, view: &MembershipView) -> Option<(NodeId, Duration)> {
     if own.median <= SLOW || own.spent < SPENT || (own.syncs < SYNCS && own.latest < SPENT) {
         return None;
     }
-    let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
+    let others = view.voters.iter().filter(|voter| **voter != view.me && view.is_well(voter));
     let well: Vec<_> = others
-        .filter_map(|voter| roster.members.get(voter).map(|member| (*voter, member)))
+        .filter_map(|voter| view.members.get(voter).map(|member| (*voter, member)))
         .filter_map(|(voter, member)| Some((voter, member.sync?, member.leaving)))
         .filter(|(_, sync, _)| *sync < WELL)
         .collect();
-    if 2 * well.len() <= roster.voters.len() {
+    if 2 * well.len() <= view.voters.len() {
         return None;
     }
     // One that is about to stop still votes.
@@ -87,7 +87,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn roster(syncs: &[Option<u64>]) -> Roster {
+    fn view(syncs: &[Option<u64>]) -> MembershipView {
         let member = |sync: Option<u64>| Member {
             addresses: MasterNode::default(),
             lag: 0,
@@ -99,13 +99,21 @@ mod tests {
         let members: BTreeMap<_, _> =
             (1..).zip(syncs).map(|(node, sync)| (NodeId(node), member(*sync))).collect();
         let voters = members.keys().copied().collect();
-        Roster { me: NodeId(1), term: 1, version: None, joint: false, committed: true, voters, members }
+        MembershipView {
+            me: NodeId(1),
+            term: 1,
+            version: None,
+            joint: false,
+            committed: true,
+            voters,
+            members,
+        }
     }
 
     #[test]
     fn the_best_disk_of_those_that_are_up_takes_over() {
         let slow = Pace { median: ms(201), spent: ms(1_000), latest: ms(1), syncs: 3 };
-        let all = roster(&[Some(1), Some(49), Some(20)]);
+        let all = view(&[Some(1), Some(49), Some(20)]);
         assert_eq!(successor(slow, &all), Some((NodeId(3), ms(20))));
         assert_eq!(successor(Pace { median: ms(200), ..slow }, &all), None);
         assert_eq!(successor(Pace { spent: ms(999), ..slow }, &all), None);
@@ -113,10 +121,10 @@ mod tests {
         let stuck = Pace { syncs: 1, latest: ms(1_000), ..slow };
         assert_eq!(successor(stuck, &all), Some((NodeId(3), ms(20))));
 
-        assert_eq!(successor(slow, &roster(&[Some(1), Some(50), None])), None, "no better, or not known");
-        assert_eq!(successor(slow, &roster(&[Some(1), Some(1)])), None, "its own vote would be needed");
-        assert_eq!(successor(slow, &roster(&[Some(1), Some(1), None])), None, "here, too");
-        let five = roster(&[Some(1), Some(9), Some(8), Some(7), Some(300)]);
+        assert_eq!(successor(slow, &view(&[Some(1), Some(50), None])), None, "no better, or not known");
+        assert_eq!(successor(slow, &view(&[Some(1), Some(1)])), None, "its own vote would be needed");
+        assert_eq!(successor(slow, &view(&[Some(1), Some(1), None])), None, "here, too");
+        let five = view(&[Some(1), Some(9), Some(8), Some(7), Some(300)]);
         assert_eq!(successor(slow, &five), Some((NodeId(4), ms(7))));
         let mut leaves = five.clone();
         leaves.members.get_mut(&NodeId(4)).unwrap().leaving = true;

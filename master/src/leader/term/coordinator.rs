@@ -5,7 +5,8 @@ use arc_swap::ArcSwapOption;
 use mc_index::{Command, ReadPolicy, Request, Settings, allocation_order, known_from};
 use mc_log::{LogId, Proposal};
 use mc_raft::{
-    Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
+    Applied, LeaderTransferError, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView,
+    SharedIndex,
 };
 use mc_types::{Clock, ClusterId, NodeId};
 use parking_lot::Mutex;
@@ -304,11 +305,11 @@ impl Coordinator {
     pub(crate) async fn hand_over(&self, to: Option<NodeId>) -> Result<(), Refusal> {
         let taken = self.raft.transfer_leader(to).await;
         taken.map(drop).map_err(|error| match error {
-            TransferError::NotLeader(_) => self.not_leader(),
-            TransferError::NoVoter(_) | TransferError::Silent(_) | TransferError::Alone => {
+            LeaderTransferError::NotLeader(_) => self.not_leader(),
+            LeaderTransferError::NoVoter(_) | LeaderTransferError::Silent(_) | LeaderTransferError::Alone => {
                 Refusal::Invalid(error.to_string())
             }
-            TransferError::NotTaken { .. } | TransferError::Stopped(_) => {
+            LeaderTransferError::NotTaken { .. } | LeaderTransferError::Stopped(_) => {
                 Refusal::Unknown(format!("leadership was not handed over: {error}"))
             }
         })
@@ -341,12 +342,13 @@ impl Coordinator {
     /// Returns the state of this master that decides whether it is ready.
     pub(crate) fn readiness_input(&self) -> ReadinessInput {
         let now = self.raft.leadership().borrow().clone();
-        let (seat, blocked) = (self.raft.seat(), self.raft.blocked().map(|blocked| blocked.to_string()));
+        let (role, blocked) =
+            (self.raft.member_role(), self.raft.blocked().map(|blocked| blocked.to_string()));
         // Read before what is applied, which only grows.
         let committed = self.raft.view().committed;
         self.index.read(|applied| ReadinessInput {
             waiting_for: self.waits_for(applied, &now),
-            seat,
+            role,
             blocked,
             term: now.term,
             committed,

@@ -5,7 +5,7 @@
 //! unready. A nearly full disk does not count: it keeps no read from being answered.
 
 use mc_log::LogId;
-use mc_raft::Seat;
+use mc_raft::MemberRole;
 use mc_types::NodeId;
 
 /// Committed entries that a ready member may still have to apply. Under load there are always some, and they take
@@ -19,7 +19,7 @@ pub(crate) struct ReadinessInput {
     /// has a reason here.
     pub(crate) waiting_for: String,
     /// Its part in the committed membership.
-    pub(crate) seat: Seat,
+    pub(crate) role: MemberRole,
     /// Why it cannot write, if it leads and cannot.
     pub(crate) blocked: Option<String>,
     /// The highest term that it has seen.
@@ -57,11 +57,11 @@ impl ReadinessInput {
         if !self.waiting_for.is_empty() {
             return Err(Unready::Waiting(self.waiting_for.clone()));
         }
-        match self.seat {
-            Seat::Voter => {}
-            Seat::None => return Err(Unready::NoMember),
-            Seat::Learner => return Err(Unready::NoVote),
-            Seat::Shared(other) => return Err(Unready::SharesAddress(other)),
+        match self.role {
+            MemberRole::Voter => {}
+            MemberRole::None => return Err(Unready::NoMember),
+            MemberRole::Learner => return Err(Unready::NoVote),
+            MemberRole::SharesAddress(other) => return Err(Unready::SharesAddress(other)),
         }
         if let Some(blocked) = &self.blocked {
             return Err(Unready::Blocked(blocked.clone()));
@@ -85,7 +85,7 @@ mod tests {
     fn well() -> ReadinessInput {
         ReadinessInput {
             waiting_for: String::new(),
-            seat: Seat::Voter,
+            role: MemberRole::Voter,
             blocked: None,
             term: 7,
             committed: 5_000,
@@ -107,11 +107,11 @@ mod tests {
         let unready = |condition: ReadinessInput| condition.readiness().unwrap_err();
         let alone = ReadinessInput { waiting_for: "no leader is known".into(), ..well() };
         assert_eq!(unready(alone).to_string(), "no leader is known");
-        let learner = ReadinessInput { seat: Seat::Learner, ..well() };
+        let learner = ReadinessInput { role: MemberRole::Learner, ..well() };
         assert_eq!(unready(learner), Unready::NoVote, "a wiped master that has copied the index");
-        let replaces = ReadinessInput { seat: Seat::Shared(NodeId(3)), ..well() };
+        let replaces = ReadinessInput { role: MemberRole::SharesAddress(NodeId(3)), ..well() };
         assert!(unready(replaces).to_string().contains("member 0000000000000003 has the same address"));
-        assert_eq!(unready(ReadinessInput { seat: Seat::None, ..well() }), Unready::NoMember);
+        assert_eq!(unready(ReadinessInput { role: MemberRole::None, ..well() }), Unready::NoMember);
         let blocked = ReadinessInput { blocked: Some("this leader can't write".into()), ..well() };
         assert_eq!(unready(blocked), Unready::Blocked("this leader can't write".into()));
         let older = ReadinessInput { applied: Some(LogId::new_term_index(6, 5_000)), ..well() };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_raft::{Departure, RaftNode, Roster, TransferError};
+use mc_raft::{Departure, LeaderTransferError, MembershipView, RaftNode};
 use tokio::time::Instant;
 
 /// Longest wait for another master to take the leadership.
@@ -20,7 +20,7 @@ const UP_TO_DATE: Duration = Duration::from_millis(500);
 pub(super) async fn hand_over(raft: &RaftNode) {
     match tokio::time::timeout(HAND_OVER, raft.transfer_leader(None)).await {
         Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
-        Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
+        Ok(Err(LeaderTransferError::NotLeader(_) | LeaderTransferError::Alone)) => {}
         Ok(Err(error)) => tracing::warn!("leadership was not handed over: {error}"),
         Err(_) => tracing::warn!("leadership was not handed over within {HAND_OVER:?}"),
     }
@@ -38,13 +38,13 @@ pub(super) async fn leave(raft: &RaftNode) -> bool {
     tracing::info!("this master asks for its vote to be taken before it stops");
     let (mut spared_at, mut voted) = (Instant::now(), false);
     // The caller has tried in the term in which this begins.
-    let mut tried = raft.roster().map(|roster| roster.term);
+    let mut tried = raft.membership_view().map(|view| view.term);
     loop {
-        if let Some(roster) = raft.roster()
-            && tried != Some(roster.term)
-            && has_successor(&roster)
+        if let Some(view) = raft.membership_view()
+            && tried != Some(view.term)
+            && has_successor(&view)
         {
-            tried = Some(roster.term);
+            tried = Some(view.term);
             hand_over(raft).await;
             spared_at = Instant::now();
         }
@@ -60,11 +60,10 @@ pub(super) async fn leave(raft: &RaftNode) -> bool {
 
 /// Whether another voter is up, has caught up and stays, by its own report. Only a report says that there are descriptors, so
 /// a new leader waits for it.
-fn has_successor(roster: &Roster) -> bool {
-    let mut others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
-    others.any(|voter| {
-        roster.members.get(voter).is_some_and(|member| member.has_descriptors && !member.leaving)
-    })
+fn has_successor(view: &MembershipView) -> bool {
+    let mut others = view.voters.iter().filter(|voter| **voter != view.me && view.is_well(voter));
+    others
+        .any(|voter| view.members.get(voter).is_some_and(|member| member.has_descriptors && !member.leaving))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Masters that give up their votes before they stop.
 
 use mc_raft::testing::Pool;
-use mc_raft::{Change, Departure, SnapshotLimits};
+use mc_raft::{Departure, MembershipChange, SnapshotLimits};
 use mc_tests::{eventually, until};
 use mc_types::NodeId;
 
@@ -19,9 +19,9 @@ async fn started() -> (Pool, usize, usize) {
 /// The leader takes the vote of one that asks for it.
 async fn release(pool: &Pool, leads: usize, node: NodeId) {
     let leader = pool.node(leads);
-    let asks = || leader.roster().filter(|roster| roster.members[&node].leaving);
-    let roster = eventually("the leader hears that it leaves", async || asks()).await;
-    leader.change_members(&roster, Change::Leave(node)).await.unwrap();
+    let asks = || leader.membership_view().filter(|view| view.members[&node].leaving);
+    let view = eventually("the leader hears that it leaves", async || asks()).await;
+    leader.change_members(&view, MembershipChange::Leave(node)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

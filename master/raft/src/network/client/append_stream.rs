@@ -18,11 +18,11 @@ use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::route::Whom;
+use super::route::Route;
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
-use crate::network::silent_peers::Hush;
-use crate::network::wire::convert::{Sent, append_reply_from_wire, append_to_wire};
+use crate::lease::leader_contact::LeaderContact;
+use crate::network::silent_peers::SilentPeers;
+use crate::network::wire::convert::{AppendRange, append_reply_from_wire, append_to_wire};
 
 /// Number of equal appends without entries after which a stream is ended.
 ///
@@ -35,7 +35,7 @@ const IN_VAIN: u32 = 20;
 /// time were shorter than its bytes take, it would be sent again and again, and never arrive.
 const SLOWEST: f64 = (64 << 10) as f64;
 
-type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
+type AppendResult = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
 /// openraft's requests of one leadership.
 ///
@@ -48,15 +48,15 @@ type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 /// openraft sees it. So openraft is asked for no more requests once one is noted. A message of an earlier leader that
 /// was not heard before ends the stream, too. openraft then opens the next stream, after it has made sure that it
 /// still leads.
-pub(crate) struct Requests<S> {
+pub(crate) struct AppendRequests<S> {
     input: S,
-    heard: Heard,
+    leader_contact: LeaderContact,
     /// The newest term of another leader that had been heard of when the stream was opened.
-    heard_before: u64,
+    contact_before: u64,
 }
 
 /// The next step.
-enum Next {
+enum NextRequest {
     Send(AppendEntriesRequest<TypeConfig>),
     /// openraft has no more requests.
     End,
@@ -64,19 +64,19 @@ enum Next {
     Over,
 }
 
-impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Requests<S> {
-    pub(crate) fn new(input: S, heard: Heard) -> Self {
-        let heard_before = heard.term();
-        Self { input, heard, heard_before }
+impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> AppendRequests<S> {
+    pub(crate) fn new(input: S, leader_contact: LeaderContact) -> Self {
+        let contact_before = leader_contact.term();
+        Self { input, leader_contact, contact_before }
     }
 
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> NextRequest {
         poll_fn(|cx| {
-            if self.heard.term() > self.heard_before {
-                return Poll::Ready(Next::Over);
+            if self.leader_contact.term() > self.contact_before {
+                return Poll::Ready(NextRequest::Over);
             }
             let request = self.input.poll_next_unpin(cx);
-            request.map(|request| request.map_or(Next::End, Next::Send))
+            request.map(|request| request.map_or(NextRequest::End, NextRequest::Send))
         })
         .await
     }
@@ -85,7 +85,7 @@ impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Requests<S> {
 /// Messages that were sent and not yet answered.
 #[derive(Debug, Default)]
 struct Pipeline {
-    unanswered: VecDeque<Unanswered>,
+    unanswered: VecDeque<SentAppend>,
     last_answer: Option<Instant>,
     /// openraft has no more requests for this stream.
     input_ended: bool,
@@ -95,8 +95,8 @@ struct Pipeline {
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
-struct Unanswered {
-    sent: Sent,
+struct SentAppend {
+    sent: AppendRange,
     /// The leader's term.
     term: u64,
     /// As it travels.
@@ -136,54 +136,54 @@ impl Pipeline {
 /// follower's disk: with a shorter time everything would be sent twice to a slow disk. If heartbeats are answered,
 /// the link may be narrow. Then the time that the oldest request's bytes may take does not count.
 pub(crate) async fn open(
-    whom: Whom,
+    route: Route,
     mut client: RaftClient<Channel>,
     envelope: v1::Envelope,
-    input: Requests<impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static>,
+    input: AppendRequests<impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static>,
     stall: Duration,
     acks: Arc<Acks>,
-    hush: Arc<Hush>,
-) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
-    let target = whom.target;
+    silent_peers: Arc<SilentPeers>,
+) -> Result<impl Stream<Item = AppendResult> + Send + 'static, RPCError<TypeConfig>> {
+    let target = route.target;
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
-    let sending = (input, pipeline.clone(), hush.clone(), envelope);
-    let requests = stream::unfold(sending, move |(mut input, pipeline, hush, envelope)| async move {
+    let sending = (input, pipeline.clone(), silent_peers.clone(), envelope);
+    let requests = stream::unfold(sending, move |(mut input, pipeline, silent_peers, envelope)| async move {
         let request = match input.next().await {
-            Next::Send(request) => request,
-            Next::End => {
+            NextRequest::Send(request) => request,
+            NextRequest::End => {
                 pipeline.lock().input_ended = true;
                 return None;
             }
             // The answers will end with an error, as below.
-            Next::Over => return None,
+            NextRequest::Over => return None,
         };
         let sends_on = {
             let mut pipeline = pipeline.lock();
             // A peer that is left alone must not be kept from standing for election by entries either. If answers
             // arrive here, it was only slow to answer heartbeats.
-            let silent = !pipeline.unanswered.is_empty() && hush.check(target).is_err();
+            let silent = !pipeline.unanswered.is_empty() && silent_peers.check(target).is_err();
             !pipeline.is_in_vain(&request) && !silent
         };
         if !sends_on {
             // This is not the end of openraft's input: the answers end with an error.
             return None;
         }
-        let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
+        let (sent, term) = (AppendRange::of(&request), request.vote.leader_id.term);
         let wire = append_to_wire(&request, envelope.clone());
         let bytes = wire.encoded_len();
-        pipeline.lock().unanswered.push_back(Unanswered { sent, term, bytes, at: Instant::now() });
-        Some((wire, (input, pipeline, hush, envelope)))
+        pipeline.lock().unanswered.push_back(SentAppend { sent, term, bytes, at: Instant::now() });
+        Some((wire, (input, pipeline, silent_peers, envelope)))
     });
 
     let inbound = match timeout(stall, client.append_stream(requests)).await {
         Err(_) => {
-            hush.no_answer(whom.target);
-            return Err(whom.timeout(RPCTypes::AppendEntries, stall).into());
+            silent_peers.no_answer(route.target);
+            return Err(route.timeout(RPCTypes::AppendEntries, stall).into());
         }
-        Ok(Err(status)) => return Err(whom.failed(&status)),
+        Ok(Err(status)) => return Err(route.failed(&status)),
         Ok(Ok(reply)) => reply.into_inner(),
     };
-    let answers = Answers { whom, stall, pipeline, inbound, acks, hush };
+    let answers = AppendResponses { route, stall, pipeline, inbound, acks, silent_peers };
     Ok(stream::unfold(Some(answers), |answers| async move {
         let mut answers = answers?;
         let reply = answers.next().await?;
@@ -199,23 +199,23 @@ enum Complete {
     No,
 }
 
-struct Answers {
-    whom: Whom,
+struct AppendResponses {
+    route: Route,
     stall: Duration,
     pipeline: Arc<Mutex<Pipeline>>,
     inbound: Streaming<v1::AppendReply>,
     acks: Arc<Acks>,
-    hush: Arc<Hush>,
+    silent_peers: Arc<SilentPeers>,
 }
 
-impl Answers {
+impl AppendResponses {
     /// Whether the answer to the oldest request may still come.
     fn is_under_way(&self) -> bool {
-        let hears = self.hush.check(self.whom.target).is_ok();
+        let hears = self.silent_peers.check(self.route.target).is_ok();
         self.pipeline.lock().waiting(hears) < self.stall
     }
 
-    async fn next(&mut self) -> Option<(Reply, Complete)> {
+    async fn next(&mut self) -> Option<(AppendResult, Complete)> {
         let failed = |err| Some((Err(err), Complete::No));
         let reply = loop {
             // Requests are added while this waits, so the age of the oldest one is checked at intervals.
@@ -223,8 +223,8 @@ impl Answers {
                 Ok(message) => break message,
                 Err(_) if self.is_under_way() => {}
                 Err(_) => {
-                    self.hush.no_answer(self.whom.target);
-                    return failed(self.whom.timeout(RPCTypes::AppendEntries, self.stall).into());
+                    self.silent_peers.no_answer(self.route.target);
+                    return failed(self.route.timeout(RPCTypes::AppendEntries, self.stall).into());
                 }
             }
         };
@@ -235,24 +235,24 @@ impl Answers {
                 if pipeline.input_ended && pipeline.unanswered.is_empty() {
                     return None;
                 }
-                return failed(self.whom.broken("ended the stream of appends"));
+                return failed(self.route.broken("ended the stream of appends"));
             }
-            Err(status) => return failed(self.whom.failed(&status)),
+            Err(status) => return failed(self.route.failed(&status)),
         };
         let answered = {
             let mut pipeline = self.pipeline.lock();
             pipeline.last_answer = Some(Instant::now());
             pipeline.unanswered.pop_front()
         };
-        let Some(Unanswered { sent, term, at, .. }) = answered else {
-            return failed(self.whom.broken("answered an append that was not sent"));
+        let Some(SentAppend { sent, term, at, .. }) = answered else {
+            return failed(self.route.broken("answered an append that was not sent"));
         };
         match append_reply_from_wire(&reply, sent) {
-            Err(err) => failed(self.whom.nonsense(&err)),
+            Err(err) => failed(self.route.nonsense(&err)),
             Ok(result) => {
-                self.hush.answered(self.whom.target);
-                if let Err(lost) = self.acks.answered(self.whom.target, term, at, &result) {
-                    return failed(self.whom.lost(&lost));
+                self.silent_peers.answered(self.route.target);
+                if let Err(lost) = self.acks.answered(self.route.target, term, at, &result) {
+                    return failed(self.route.lost(&lost));
                 }
                 let complete = if matches!(&result, Ok(matching) if *matching != sent.last) {
                     Complete::No

@@ -10,50 +10,50 @@ use openraft::errors::Unreachable;
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
-use super::route::Whom;
+use super::route::Route;
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
+use crate::lease::leader_contact::LeaderContact;
 use crate::members::address_book::AddressBook;
-use crate::members::removal::Removal;
-use crate::network::silent_peers::Hush;
+use crate::members::removal::RemovalNotice;
+use crate::network::silent_peers::SilentPeers;
 
 /// Connections to all peers: three to each, each opened by its first call.
-pub(crate) struct Lines {
+pub(crate) struct Connections {
     network: Arc<dyn Network>,
     addresses: AddressBook,
     pub(crate) acks: Arc<Acks>,
-    pub(crate) hush: Arc<Hush>,
-    pub(crate) removal: Arc<Removal>,
-    pub(crate) heard: Heard,
-    open: Mutex<HashMap<NodeId, (String, Links)>>,
+    pub(crate) silent_peers: Arc<SilentPeers>,
+    pub(crate) removal: Arc<RemovalNotice>,
+    pub(crate) leader_contact: LeaderContact,
+    open: Mutex<HashMap<NodeId, (String, PeerChannels)>>,
 }
 
 /// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshots
 /// delays the proof that a leader lives. Appends and snapshots have one each, so that they do not share a
 /// flow-control window.
 #[derive(Clone)]
-pub(crate) struct Links {
+pub(crate) struct PeerChannels {
     pub(crate) appends: RaftClient<Channel>,
     pub(crate) control: RaftClient<Channel>,
     pub(crate) snapshots: RaftClient<Channel>,
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lines")
+        f.write_str("Connections")
     }
 }
 
-impl Lines {
+impl Connections {
     pub(crate) fn new(
         network: Arc<dyn Network>,
         addresses: AddressBook,
         acks: Arc<Acks>,
-        hush: Arc<Hush>,
-        removal: Arc<Removal>,
-        heard: Heard,
+        silent_peers: Arc<SilentPeers>,
+        removal: Arc<RemovalNotice>,
+        leader_contact: LeaderContact,
     ) -> Self {
-        Self { network, addresses, acks, hush, removal, heard, open: Mutex::default() }
+        Self { network, addresses, acks, silent_peers, removal, leader_contact, open: Mutex::default() }
     }
 
     /// Returns the connections to `target` at its current address. `recorded` is the address that openraft knows.
@@ -62,24 +62,24 @@ impl Lines {
         from: NodeId,
         target: NodeId,
         recorded: &str,
-    ) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
+    ) -> Result<(Route, PeerChannels), Unreachable<TypeConfig>> {
         let address = self.addresses.get(target).map_or_else(|| recorded.to_owned(), |node| node.raft);
         let mut open = self.open.lock();
-        let links = match open.get(&target) {
-            Some((at, links)) if *at == address => links.clone(),
+        let channels = match open.get(&target) {
+            Some((at, channels)) if *at == address => channels.clone(),
             _ => {
-                let links = self.connect(&address).map_err(|err| {
+                let channels = self.connect(&address).map_err(|err| {
                     Unreachable::from_string(format!("node {target}: {address} is not an address: {err}"))
                 })?;
-                open.insert(target, (address.clone(), links.clone()));
-                links
+                open.insert(target, (address.clone(), channels.clone()));
+                channels
             }
         };
-        Ok((Whom { from, target, address }, links))
+        Ok((Route { from, target, address }, channels))
     }
 
-    fn connect(&self, address: &str) -> Result<Links, tonic::transport::Error> {
+    fn connect(&self, address: &str) -> Result<PeerChannels, tonic::transport::Error> {
         let client = || Ok(RaftClient::new(self.network.channel(address, ChannelOptions::default())?));
-        Ok(Links { appends: client()?, control: client()?, snapshots: client()? })
+        Ok(PeerChannels { appends: client()?, control: client()?, snapshots: client()? })
     }
 }

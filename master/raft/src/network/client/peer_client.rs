@@ -18,12 +18,12 @@ use openraft::raft::{
 };
 use tokio::time::Instant;
 
-use super::connections::{Lines, Links};
-use super::route::Whom;
+use super::connections::{Connections, PeerChannels};
+use super::route::Route;
 use super::{append_stream, send_snapshot};
-use crate::lease::acks::Report;
-use crate::network::wire::convert::{self, Sent, Standing};
-use crate::network::wire::envelope::Identity;
+use crate::lease::acks::PeerReport;
+use crate::network::wire::convert::{self, AppendRange, VoteKind};
+use crate::network::wire::envelope::LocalNode;
 use crate::snapshots::SnapshotFile;
 
 /// Time limit of a heartbeat's answer.
@@ -32,56 +32,58 @@ const LATE: Duration = Duration::from_secs(1);
 /// Interval at which a peer that is left alone is checked again.
 const LEFT_ALONE: Duration = Duration::from_millis(20);
 
-/// Connection that a client's appends use.
+/// Way that a client's appends take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    Appends,
-    Heartbeats,
+pub(crate) enum AppendPath {
+    /// The stream of appends.
+    Stream,
+    /// A call for each append, beside heartbeats and votes.
+    Calls,
 }
 
 /// openraft's client of one other master.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    identity: Identity,
+pub(crate) struct PeerClient {
+    local_node: LocalNode,
     target: NodeId,
     /// Address in the membership when openraft asked for this client.
     recorded: String,
-    lane: Lane,
-    lines: Arc<Lines>,
+    append_path: AppendPath,
+    connections: Arc<Connections>,
 }
 
-impl Peer {
+impl PeerClient {
     pub(crate) fn new(
-        identity: Identity,
+        local_node: LocalNode,
         target: NodeId,
         recorded: String,
-        lane: Lane,
-        lines: Arc<Lines>,
+        append_path: AppendPath,
+        connections: Arc<Connections>,
     ) -> Self {
-        Self { identity, target, recorded, lane, lines }
+        Self { local_node, target, recorded, append_path, connections }
     }
 
     /// Decodes an answer to a vote or a pre-vote.
     fn voted(
         &self,
-        whom: &Whom,
+        route: &Route,
         reply: &v1::VoteReply,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.lines.hush.answered(self.target);
-        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
-        convert::vote_reply_from_wire(reply).map_err(|err| whom.nonsense(&err))
+        self.connections.silent_peers.answered(self.target);
+        self.connections.removal.note(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
+        convert::vote_reply_from_wire(reply).map_err(|err| route.nonsense(&err))
     }
 
-    fn line(&self) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
-        self.lines.to(self.identity.node, self.target, &self.recorded)
+    fn connect(&self) -> Result<(Route, PeerChannels), Unreachable<TypeConfig>> {
+        self.connections.to(self.local_node.node, self.target, &self.recorded)
     }
 
     fn envelope(&self) -> v1::Envelope {
-        self.identity.envelope(self.target)
+        self.local_node.envelope(self.target)
     }
 }
 
-impl RaftNetworkV2<TypeConfig> for Peer {
+impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotFile;
 
     async fn append_entries(
@@ -89,36 +91,36 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let (whom, mut links) = self.line()?;
-        self.lines.hush.check(self.target)?;
-        let sent = Sent::of(&request);
+        let (route, mut channels) = self.connect()?;
+        self.connections.silent_peers.check(self.target)?;
+        let sent = AppendRange::of(&request);
         let (term, began) = (request.vote.leader_id.term, Instant::now());
-        let deserted = self.lines.acks.is_deserted(term);
+        let deserted = self.connections.acks.is_deserted(term);
         let wire = v1::AppendRequest { deserted, ..convert::append_to_wire(&request, self.envelope()) };
-        let (lines, target, answered_by) = (self.lines.clone(), self.target, whom.clone());
+        let (connections, target, answering) = (self.connections.clone(), self.target, route.clone());
         // The call goes on when openraft has given it up: a late answer still proves that this leader was followed
         // when it was sent.
         let call = tokio::spawn(async move {
-            let call = answered_by.call(RPCTypes::AppendEntries, LATE, links.control.append(wire));
+            let call = answering.call(RPCTypes::AppendEntries, LATE, channels.control.append(wire));
             let reply = call.await?;
-            lines.acks.note_round_trip(target, began);
+            connections.acks.note_round_trip(target, began);
             let result =
-                convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
-            lines.hush.answered(target);
+                convert::append_reply_from_wire(&reply, sent).map_err(|err| answering.nonsense(&err))?;
+            connections.silent_peers.answered(target);
             let sync = reply.sync_us.map(Duration::from_micros);
             let v1::AppendReply { disk_nearly_full: nearly_full, has_descriptors, leaving, .. } = reply;
-            lines.acks.note_report(target, Report { sync, nearly_full, has_descriptors, leaving });
-            lines.acks.answered(target, term, began, &result).map_err(|lost| answered_by.lost(&lost))?;
+            connections.acks.note_report(target, PeerReport { sync, nearly_full, has_descriptors, leaving });
+            connections.acks.answered(target, term, began, &result).map_err(|lost| answering.lost(&lost))?;
             Ok::<_, RPCError<TypeConfig>>(result)
         });
         // A little less than openraft's own time limit, so that a peer that does not answer is noted here.
         let ttl = option.hard_ttl() * 15 / 16;
         let result = match tokio::time::timeout(ttl, call).await {
             Ok(Ok(result)) => result?,
-            Ok(Err(_)) => return Err(whom.broken("was not asked: this master is stopping")),
+            Ok(Err(_)) => return Err(route.broken("was not asked: this master is stopping")),
             Err(_) => {
-                self.lines.hush.no_answer(self.target);
-                return Err(whom.timeout(RPCTypes::AppendEntries, ttl).into());
+                self.connections.silent_peers.no_answer(self.target);
+                return Err(route.timeout(RPCTypes::AppendEntries, ttl).into());
             }
         };
         Ok(match result {
@@ -143,25 +145,26 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
-        match self.lane {
+        match self.append_path {
             // A stream with one request: a call costs the same and leaves nothing open.
-            Lane::Heartbeats => stream_append_sequential(self, input, option),
-            Lane::Appends => Box::pin(async move {
-                let (whom, links) = self.line()?;
-                if let Err(left_alone) = self.lines.hush.check(self.target) {
+            AppendPath::Calls => stream_append_sequential(self, input, option),
+            AppendPath::Stream => Box::pin(async move {
+                let (route, channels) = self.connect()?;
+                if let Err(left_alone) = self.connections.silent_peers.check(self.target) {
                     // openraft immediately opens a failed stream again.
                     tokio::time::sleep(LEFT_ALONE).await;
                     return Err(left_alone.into());
                 }
-                let input = append_stream::Requests::new(input, self.lines.heard.clone());
+                let input =
+                    append_stream::AppendRequests::new(input, self.connections.leader_contact.clone());
                 let stream = append_stream::open(
-                    whom,
-                    links.appends,
+                    route,
+                    channels.appends,
                     self.envelope(),
                     input,
-                    Duration::from_millis(self.identity.election_max_ms),
-                    self.lines.acks.clone(),
-                    self.lines.hush.clone(),
+                    Duration::from_millis(self.local_node.election_max_ms),
+                    self.connections.acks.clone(),
+                    self.connections.silent_peers.clone(),
                 )
                 .await?;
                 Ok(stream.boxed())
@@ -174,10 +177,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let (whom, mut links) = self.line()?;
+        let (route, mut channels) = self.connect()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.vote(wire)).await?;
-        self.voted(&whom, &reply)
+        let reply = route.call(RPCTypes::Vote, option.hard_ttl(), channels.control.vote(wire)).await?;
+        self.voted(&route, &reply)
     }
 
     async fn pre_vote(
@@ -185,10 +188,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let (whom, mut links) = self.line()?;
+        let (route, mut channels) = self.connect()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.pre_vote(wire)).await?;
-        self.voted(&whom, &reply)
+        let reply = route.call(RPCTypes::Vote, option.hard_ttl(), channels.control.pre_vote(wire)).await?;
+        self.voted(&route, &reply)
     }
 
     async fn full_snapshot(
@@ -198,11 +201,11 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let (whom, links) = self.line()?;
+        let (route, channels) = self.connect()?;
         let last = snapshot.meta.last_log_id;
         let sent = send_snapshot::send(
-            &whom,
-            links.snapshots,
+            &route,
+            channels.snapshots,
             self.envelope(),
             &vote,
             snapshot,
@@ -211,7 +214,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         );
         let reply = sent.await?;
         if let Some(last) = last.filter(|_| reply.vote == vote) {
-            self.lines.acks.holds(self.target, vote.leader_id.term, last);
+            self.connections.acks.holds(self.target, vote.leader_id.term, last);
         }
         Ok(reply)
     }
@@ -221,10 +224,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let (whom, mut links) = self.line()?;
+        let (route, mut channels) = self.connect()?;
         let wire = convert::transfer_to_wire(&request, self.envelope());
-        let call = links.control.transfer_leader(wire);
-        let reply = whom.call(RPCTypes::TransferLeader, option.hard_ttl(), call).await?;
+        let call = channels.control.transfer_leader(wire);
+        let reply = route.call(RPCTypes::TransferLeader, option.hard_ttl(), call).await?;
         if reply.accepted {
             return Ok(Ok(()));
         }
@@ -234,8 +237,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             }
             Some(actual) => TransferLeaderError::VoteChanged {
                 expected: *request.from_leader(),
-                actual: convert::vote_from_wire(Some(&actual), Standing::Any)
-                    .map_err(|err| whom.nonsense(&err))?,
+                actual: convert::vote_from_wire(Some(&actual), VoteKind::Any)
+                    .map_err(|err| route.nonsense(&err))?,
             },
         }))
     }

@@ -6,53 +6,63 @@ use mc_net::Network;
 use mc_types::NodeId;
 use openraft::RaftNetworkFactory;
 
-use super::connections::Lines;
-use super::peer_client::{Lane, Peer};
+use super::connections::Connections;
+use super::peer_client::{AppendPath, PeerClient};
 use crate::lease::acks::Acks;
-use crate::lease::leader_contact::Heard;
+use crate::lease::leader_contact::LeaderContact;
 use crate::members::address_book::AddressBook;
-use crate::members::removal::Removal;
-use crate::network::silent_peers::Hush;
-use crate::network::wire::envelope::Identity;
+use crate::members::removal::RemovalNotice;
+use crate::network::silent_peers::SilentPeers;
+use crate::network::wire::envelope::LocalNode;
 
 /// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, and
 /// keeps a stream's client when a member's address changes. So clients ask for the connection at each call.
 #[derive(Debug)]
-pub(crate) struct Peers {
-    identity: Identity,
-    lines: Arc<Lines>,
+pub(crate) struct PeerClients {
+    local_node: LocalNode,
+    connections: Arc<Connections>,
 }
 
-impl Peers {
+impl PeerClients {
     pub(crate) fn new(
-        identity: Identity,
+        local_node: LocalNode,
         network: Arc<dyn Network>,
         addresses: AddressBook,
         acks: Arc<Acks>,
-        removal: Arc<Removal>,
-        heard: Heard,
+        removal: Arc<RemovalNotice>,
+        leader_contact: LeaderContact,
     ) -> Self {
-        let hush = Arc::new(Hush::new(Duration::from_millis(identity.election_max_ms)));
-        Self { identity, lines: Arc::new(Lines::new(network, addresses, acks, hush, removal, heard)) }
+        let silent_peers = Arc::new(SilentPeers::new(Duration::from_millis(local_node.election_max_ms)));
+        Self {
+            local_node,
+            connections: Arc::new(Connections::new(
+                network,
+                addresses,
+                acks,
+                silent_peers,
+                removal,
+                leader_contact,
+            )),
+        }
     }
 
-    pub(crate) fn hush(&self) -> Arc<Hush> {
-        self.lines.hush.clone()
+    pub(crate) fn silent_peers(&self) -> Arc<SilentPeers> {
+        self.connections.silent_peers.clone()
     }
 
-    fn peer(&self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {
-        Peer::new(self.identity, target, node.raft.clone(), lane, self.lines.clone())
+    fn peer(&self, target: NodeId, node: &MasterNode, append_path: AppendPath) -> PeerClient {
+        PeerClient::new(self.local_node, target, node.raft.clone(), append_path, self.connections.clone())
     }
 }
 
-impl RaftNetworkFactory<TypeConfig> for Peers {
-    type Network = Peer;
+impl RaftNetworkFactory<TypeConfig> for PeerClients {
+    type Network = PeerClient;
 
-    async fn new_client(&mut self, target: NodeId, node: &MasterNode) -> Peer {
-        self.peer(target, node, Lane::Appends)
+    async fn new_client(&mut self, target: NodeId, node: &MasterNode) -> PeerClient {
+        self.peer(target, node, AppendPath::Stream)
     }
 
-    async fn new_heartbeat_client(&mut self, target: NodeId, node: &MasterNode) -> Peer {
-        self.peer(target, node, Lane::Heartbeats)
+    async fn new_heartbeat_client(&mut self, target: NodeId, node: &MasterNode) -> PeerClient {
+        self.peer(target, node, AppendPath::Calls)
     }
 }

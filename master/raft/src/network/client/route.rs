@@ -7,18 +7,18 @@ use openraft::errors::{NetworkError, RPCError, Timeout, Unreachable};
 use openraft::network::RPCTypes;
 use tonic::{Code, Status};
 
-use crate::lease::acks::Lost;
+use crate::lease::acks::LostEntries;
 use crate::network::wire::convert::BadMessage;
 
 /// Both ends of a call, for its errors.
 #[derive(Clone, Debug)]
-pub(crate) struct Whom {
+pub(crate) struct Route {
     pub(crate) from: NodeId,
     pub(crate) target: NodeId,
     pub(crate) address: String,
 }
 
-impl Whom {
+impl Route {
     pub(crate) fn timeout(&self, action: RPCTypes, timeout: Duration) -> Timeout<TypeConfig> {
         Timeout { action, id: self.from, target: self.target, timeout }
     }
@@ -43,7 +43,7 @@ impl Whom {
     }
 
     /// Returns the error of a peer that has lost entries, in place of an answer that openraft can't process.
-    pub(crate) fn lost(&self, lost: &Lost) -> RPCError<TypeConfig> {
+    pub(crate) fn lost(&self, lost: &LostEntries) -> RPCError<TypeConfig> {
         Unreachable::from_string(lost.to_string()).into()
     }
 

@@ -17,8 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::route::Whom;
-use crate::network::wire::convert::{DISK_REFUSES, Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
+use super::route::Route;
+use crate::network::wire::convert::{DISK_REFUSES, VoteKind, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::snapshots::SnapshotFile;
 
 /// Bytes of one message: few compared with the windows of a connection, many compared with its overhead.
@@ -34,7 +34,7 @@ const WHILE_REFUSED: Duration = Duration::from_secs(5);
 /// Sends `snapshot` and waits until it is installed. Only progress has a deadline, not the whole: each piece must be
 /// taken within `patience`, and the last one be answered within that and the time that so many bytes may take.
 pub(crate) async fn send(
-    whom: &Whom,
+    route: &Route,
     mut client: RaftClient<Channel>,
     envelope: v1::Envelope,
     vote: &Vote,
@@ -62,7 +62,7 @@ pub(crate) async fn send(
         fed = &mut feed => {
             match fed {
                 Ok(()) => {}
-                Err(Stopped::Stalled) => return Err(whom.timeout(RPCTypes::InstallSnapshot, patience).into()),
+                Err(Stopped::Stalled) => return Err(route.timeout(RPCTypes::InstallSnapshot, patience).into()),
                 Err(Stopped::Disk(err)) => {
                     let source = ErrorSourceOf::<TypeConfig>::from_error(&err);
                     return Err(StorageError::read_snapshot(None, source).into());
@@ -78,7 +78,7 @@ pub(crate) async fn send(
             let patience = install_patience(patience, total_bytes);
             tokio::select! {
                 answer = timeout(patience, &mut call) => {
-                    answer.map_err(|_| whom.timeout(RPCTypes::InstallSnapshot, patience))?
+                    answer.map_err(|_| route.timeout(RPCTypes::InstallSnapshot, patience))?
                 }
                 closed = &mut cancel => return Err(closed.into()),
             }
@@ -90,8 +90,8 @@ pub(crate) async fn send(
             closed = &mut cancel => return Err(closed.into()),
         }
     }
-    let reply = answer.map_err(|status| whom.failed(&status))?.into_inner();
-    let vote = vote_from_wire(reply.vote.as_ref(), Standing::Any).map_err(|err| whom.nonsense(&err))?;
+    let reply = answer.map_err(|status| route.failed(&status))?.into_inner();
+    let vote = vote_from_wire(reply.vote.as_ref(), VoteKind::Any).map_err(|err| route.nonsense(&err))?;
     Ok(SnapshotResponse::new(vote))
 }
 

@@ -12,9 +12,9 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
-use super::served_node::Attached;
+use super::served_node::ServedNode;
 use super::status::{raft_stopped, stopped};
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::network::wire::convert::{DISK_REFUSES, snapshot_from_wire};
 use crate::snapshots::{GivenUp, Incoming, SnapshotError};
 
@@ -29,13 +29,13 @@ pub(crate) async fn next(
 }
 
 /// Reason why a snapshot is not taken.
-enum Ended {
+enum NotInstalled {
     /// Its sender gets this node's vote, which tells whether the sender was deposed.
     Answered(Vote),
     Refused(Status),
 }
 
-impl From<Status> for Ended {
+impl From<Status> for NotInstalled {
     fn from(status: Status) -> Self {
         Self::Refused(status)
     }
@@ -44,67 +44,70 @@ impl From<Status> for Ended {
 /// Takes the snapshot and passes it to Raft. Returns this node's vote, which tells a leader of an older term that it
 /// was replaced.
 pub(crate) async fn receive(
-    attached: &Attached,
+    served: &ServedNode,
     header: &v1::SnapshotPiece,
     inbound: Streaming<v1::SnapshotPiece>,
 ) -> Result<Vote, Status> {
     let (vote, meta) = snapshot_from_wire(header).map_err(|err| Status::invalid_argument(err.to_string()))?;
-    let offer = Offer { vote, meta, bytes: header.total_bytes };
-    match offer.take(attached, inbound).await {
-        Ok(vote) | Err(Ended::Answered(vote)) => Ok(vote),
-        Err(Ended::Refused(status)) => Err(status),
+    let offer = SnapshotOffer { vote, meta, bytes: header.total_bytes };
+    match offer.take(served, inbound).await {
+        Ok(vote) | Err(NotInstalled::Answered(vote)) => Ok(vote),
+        Err(NotInstalled::Refused(status)) => Err(status),
     }
 }
 
 /// A snapshot offered by a leader.
-struct Offer {
+struct SnapshotOffer {
     vote: Vote,
     meta: SnapshotMeta,
     bytes: u64,
 }
 
-impl Offer {
+impl SnapshotOffer {
     async fn take(
         self,
-        attached: &Attached,
+        served: &ServedNode,
         mut inbound: Streaming<v1::SnapshotPiece>,
-    ) -> Result<Vote, Ended> {
+    ) -> Result<Vote, NotInstalled> {
         let began = Instant::now();
-        self.check(&attached.raft, attached.log_at_start).await?;
+        self.check(&served.raft, served.log_at_start).await?;
         let incoming = tokio::select! {
             biased;
-            ended = outdated(&attached.raft, self.vote) => return Err(ended),
-            incoming = self.receive(attached, &mut inbound) => incoming?,
+            ended = outdated(&served.raft, self.vote) => return Err(ended),
+            incoming = self.receive(served, &mut inbound) => incoming?,
         };
         // The sender is not needed any more. If it gives up on a slow machine, or its connection breaks, the work so
         // far is kept, and its next attempt is answered at once.
-        let rest =
-            tokio::spawn(self.take_over(attached.raft.clone(), attached.log_at_start, incoming, began));
+        let rest = tokio::spawn(self.take_over(served.raft.clone(), served.log_at_start, incoming, began));
         rest.await.map_err(|err| Status::internal(err.to_string()))?
     }
 
     /// Checks whether Raft would take it now.
-    async fn check(&self, raft: &Raft<Machine>, log_at_start: Option<LogId>) -> Result<(), Ended> {
+    async fn check(
+        &self,
+        raft: &Raft<StateMachine>,
+        log_at_start: Option<LogId>,
+    ) -> Result<(), NotInstalled> {
         // Taken before the end of the log is asked for, so that nothing counts as durable that is not in the log.
         let flushed = raft.watch_log_progress().get();
         let flushed =
             flushed.filter(|flushed| flushed.vote == self.vote).and_then(|flushed| flushed.last_log_id);
-        let known = raft.with_raft_state(move |state| Known {
+        let known = raft.with_raft_state(move |state| LocalState {
             vote: *state.vote_ref(),
             committed: state.local_committed().copied(),
             log: state.log_ids.last().copied(),
             durable: flushed.max(log_at_start),
         });
         let known = known.await.map_err(|err| stopped(&err))?;
-        match judge(&known, self.vote, self.meta.last_log_id) {
-            Verdict::Take => Ok(()),
-            Verdict::Deposed | Verdict::Held => Err(Ended::Answered(known.vote)),
-            Verdict::Spare => Err(self.spared(raft).await),
-            Verdict::Overtaken => {
+        match decide(&known, self.vote, self.meta.last_log_id) {
+            OfferDecision::Take => Ok(()),
+            OfferDecision::Deposed | OfferDecision::Held => Err(NotInstalled::Answered(known.vote)),
+            OfferDecision::Unneeded => Err(self.unneeded(raft).await),
+            OfferDecision::NotYetDurable => {
                 let why = "entries of this leader beyond the snapshot have come in and are being written";
                 Err(Status::unavailable(why).into())
             }
-            Verdict::Contradicts { last, committed } => {
+            OfferDecision::Contradicts { last, committed } => {
                 let why = format!(
                     "the snapshot ends at {last}, but {committed} is committed here: the two are of different \
                      histories. One of the two masters has lost or altered data; compare their clusters and restore \
@@ -123,7 +126,7 @@ impl Offer {
     /// back behind what the leader counts. openraft waits for nothing when it finds a snapshot unneeded. So it is asked as
     /// the leader would ask, by an append without entries behind the snapshot: it answers that once everything before is
     /// durable.
-    async fn spared(&self, raft: &Raft<Machine>) -> Ended {
+    async fn unneeded(&self, raft: &Raft<StateMachine>) -> NotInstalled {
         let question = AppendEntriesRequest::<TypeConfig> {
             vote: self.vote,
             prev_log_id: self.meta.last_log_id,
@@ -132,9 +135,9 @@ impl Offer {
         };
         match timeout(PATIENCE, raft.append_entries(question)).await {
             Ok(Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) => {
-                Ended::Answered(self.vote)
+                NotInstalled::Answered(self.vote)
             }
-            Ok(Ok(AppendEntriesResponse::HigherVote(vote))) => Ended::Answered(vote),
+            Ok(Ok(AppendEntriesResponse::HigherVote(vote))) => NotInstalled::Answered(vote),
             Ok(Ok(AppendEntriesResponse::Conflict)) => {
                 Status::unavailable("the last entry of the snapshot is not in this log").into()
             }
@@ -146,14 +149,14 @@ impl Offer {
     /// Writes the received bytes to a file.
     async fn receive(
         &self,
-        attached: &Attached,
+        served: &ServedNode,
         inbound: &mut Streaming<v1::SnapshotPiece>,
-    ) -> Result<Aside<Incoming>, Ended> {
+    ) -> Result<Aside<Incoming>, NotInstalled> {
         let busy = |_| Status::unavailable("another snapshot is coming in");
-        let turn = timeout(PATIENCE, attached.snapshots.turn()).await.map_err(busy)?;
+        let permit = timeout(PATIENCE, served.snapshots.receive_permit()).await.map_err(busy)?;
         // The previous attempt may have brought all of this snapshot.
-        self.check(&attached.raft, attached.log_at_start).await?;
-        let incoming = attached.snapshots.receive(self.meta.clone(), self.bytes, turn);
+        self.check(&served.raft, served.log_at_start).await?;
+        let incoming = served.snapshots.receive(self.meta.clone(), self.bytes, permit);
         let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
         while let Some(piece) = next(inbound).await? {
             incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
@@ -164,11 +167,11 @@ impl Offer {
     /// Reads back and decodes the received file, and has Raft install it.
     async fn take_over(
         self,
-        raft: Raft<Machine>,
+        raft: Raft<StateMachine>,
         log_at_start: Option<LogId>,
         incoming: Aside<Incoming>,
         began: Instant,
-    ) -> Result<Vote, Ended> {
+    ) -> Result<Vote, NotInstalled> {
         let given_up = GivenUp::default();
         let decoded = blocking({
             let given_up = given_up.clone();
@@ -202,12 +205,12 @@ impl Offer {
 
 /// Waits until this node knows of a vote above `vote`, or has stopped. The sending leader has then lost its place,
 /// and may be gone without a word. The next leader may wait for this node, which it needs for a majority.
-async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
+async fn outdated(raft: &Raft<StateMachine>, vote: Vote) -> NotInstalled {
     let mut changes = raft.server_metrics();
     loop {
         let ours = changes.borrow_and_update().vote;
         if ours > vote {
-            return Ended::Answered(ours);
+            return NotInstalled::Answered(ours);
         }
         if changes.changed().await.is_err() {
             return Status::unavailable("this master is stopping").into();
@@ -217,7 +220,7 @@ async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
 
 /// State of this node that a snapshot is compared with.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct LocalState {
     vote: Vote,
     committed: Option<LogId>,
     /// The last entry of its log.
@@ -228,7 +231,7 @@ struct Known {
 
 /// Decision on a snapshot.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum OfferDecision {
     Take,
     /// The log has entries of the same leader beyond the snapshot, which continue from all that it holds, and they
     /// are on disk. The sender has lost track of them. It is told that all of the snapshot is here, and goes on
@@ -240,11 +243,11 @@ enum Verdict {
     Held,
     /// The same, but the entries are not known to be on disk yet. If a leader counted them and the power failed here,
     /// it would find a log that went back.
-    Overtaken,
+    NotYetDurable,
     /// Its sender was deposed.
     Deposed,
     /// Not needed: all of it is committed here.
-    Spare,
+    Unneeded,
     /// It has another entry than this node at a committed index. openraft asserts that there is no such snapshot.
     Contradicts {
         last: LogId,
@@ -252,25 +255,25 @@ enum Verdict {
     },
 }
 
-fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
+fn decide(known: &LocalState, vote: Vote, last: Option<LogId>) -> OfferDecision {
     if known.vote > vote {
-        return Verdict::Deposed;
+        return OfferDecision::Deposed;
     }
     if last <= known.committed {
-        return Verdict::Spare;
+        return OfferDecision::Unneeded;
     }
     let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
     if known.log > last && known.log.as_ref().is_some_and(is_of_sender) {
         // An entry of the sender stays in the log until a later leader cuts it off. The vote of such a leader would
         // be known here.
         let durable = known.durable >= last && known.durable.as_ref().is_some_and(is_of_sender);
-        return if durable { Verdict::Held } else { Verdict::Overtaken };
+        return if durable { OfferDecision::Held } else { OfferDecision::NotYetDurable };
     }
     match (last, known.committed) {
         (Some(last), Some(committed)) if last.index <= committed.index => {
-            Verdict::Contradicts { last, committed }
+            OfferDecision::Contradicts { last, committed }
         }
-        _ => Verdict::Take,
+        _ => OfferDecision::Take,
     }
 }
 
@@ -305,46 +308,49 @@ mod tests {
         let judged =
             |committed: Option<(u64, u64)>, log: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
                 let known =
-                    Known { vote: ours, committed: committed.map(id), log: log.map(id), durable: None };
-                judge(&known, Vote::new_committed(term, NodeId(1)), last.map(id))
+                    LocalState { vote: ours, committed: committed.map(id), log: log.map(id), durable: None };
+                decide(&known, Vote::new_committed(term, NodeId(1)), last.map(id))
             };
         for (durable, verdict) in [
-            (None, Verdict::Overtaken),
-            (Some((5, 9)), Verdict::Overtaken),
-            (Some((4, 99)), Verdict::Overtaken),
-            (Some((5, 10)), Verdict::Held),
-            (Some((5, 12)), Verdict::Held),
+            (None, OfferDecision::NotYetDurable),
+            (Some((5, 9)), OfferDecision::NotYetDurable),
+            (Some((4, 99)), OfferDecision::NotYetDurable),
+            (Some((5, 10)), OfferDecision::Held),
+            (Some((5, 12)), OfferDecision::Held),
         ] {
             let (log, durable) = (Some(id((5, 12))), durable.map(id));
-            let known = Known { vote: ours, committed: Some(id((3, 9))), log, durable };
-            assert_eq!(judge(&known, ours, Some(id((5, 10)))), verdict, "{durable:?}");
+            let known = LocalState { vote: ours, committed: Some(id((3, 9))), log, durable };
+            assert_eq!(decide(&known, ours, Some(id((5, 10)))), verdict, "{durable:?}");
         }
         let verdict = |committed, term, last| judged(committed, committed, term, last);
-        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((5, 10))), Verdict::Overtaken);
-        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((3, 10))), Verdict::Overtaken);
-        assert_eq!(judged(Some((3, 9)), Some((5, 10)), 5, Some((5, 10))), Verdict::Take);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((5, 10))), OfferDecision::NotYetDurable);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((3, 10))), OfferDecision::NotYetDurable);
+        assert_eq!(judged(Some((3, 9)), Some((5, 10)), 5, Some((5, 10))), OfferDecision::Take);
         assert_eq!(
             judged(Some((3, 9)), Some((4, 12)), 5, Some((4, 10))),
-            Verdict::Take,
+            OfferDecision::Take,
             "of an earlier leader"
         );
         assert_eq!(
             judged(Some((3, 9)), Some((5, 12)), 6, Some((5, 10))),
-            Verdict::Take,
+            OfferDecision::Take,
             "of an earlier leader"
         );
-        assert_eq!(verdict(None, 5, Some((3, 10))), Verdict::Take);
-        assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), Verdict::Take);
-        assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), Verdict::Take);
+        assert_eq!(verdict(None, 5, Some((3, 10))), OfferDecision::Take);
+        assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), OfferDecision::Take);
+        assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), OfferDecision::Take);
 
-        assert_eq!(verdict(None, 4, Some((3, 10))), Verdict::Deposed);
-        assert_eq!(verdict(Some((3, 10)), 5, Some((3, 10))), Verdict::Spare);
-        assert_eq!(verdict(Some((3, 10)), 5, Some((2, 11))), Verdict::Spare, "as Raft orders them");
-        assert_eq!(verdict(None, 5, None), Verdict::Spare, "it is empty");
+        assert_eq!(verdict(None, 4, Some((3, 10))), OfferDecision::Deposed);
+        assert_eq!(verdict(Some((3, 10)), 5, Some((3, 10))), OfferDecision::Unneeded);
+        assert_eq!(verdict(Some((3, 10)), 5, Some((2, 11))), OfferDecision::Unneeded, "as Raft orders them");
+        assert_eq!(verdict(None, 5, None), OfferDecision::Unneeded, "it is empty");
 
         for index in [9, 10] {
             let (last, committed) = (id((4, index)), id((3, 10)));
-            assert_eq!(verdict(Some((3, 10)), 5, Some((4, index))), Verdict::Contradicts { last, committed });
+            assert_eq!(
+                verdict(Some((3, 10)), 5, Some((4, index))),
+                OfferDecision::Contradicts { last, committed }
+            );
         }
     }
 

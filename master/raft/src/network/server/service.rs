@@ -19,9 +19,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::receive_snapshot;
 use super::rpc_times::{RaftRpc, RpcTimes};
-use super::served_node::Attached;
+use super::served_node::ServedNode;
 use super::status::{malformed, raft_stopped, stopped};
-use crate::apply::machine::Machine;
+use crate::apply::state_machine::StateMachine;
 use crate::network::wire::convert;
 use crate::network::wire::envelope::{check_envelope, check_timing};
 
@@ -50,7 +50,7 @@ pub struct RaftService(Arc<Inner>);
 struct Inner {
     node: NodeId,
     cluster: OnceLock<ClusterId>,
-    attached: OnceLock<Attached>,
+    served: OnceLock<ServedNode>,
     formation: Arc<dyn Formation>,
     times: RpcTimes,
 }
@@ -68,8 +68,8 @@ impl RaftService {
     /// Returns a service for `node`, which belongs to no cluster yet.
     #[must_use]
     pub fn new(node: NodeId, formation: Arc<dyn Formation>, times: RpcTimes) -> Self {
-        let (cluster, attached) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { node, cluster, attached, formation, times }))
+        let (cluster, served) = (OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { node, cluster, served, formation, times }))
     }
 
     /// Makes the node belong to `cluster` from now on. Only the first call has an effect.
@@ -78,8 +78,8 @@ impl RaftService {
     }
 
     /// Connects the running node. Only the first call has an effect.
-    pub(crate) fn attach(&self, running: Attached) {
-        let _ = self.0.attached.set(running);
+    pub(crate) fn attach(&self, running: ServedNode) {
+        let _ = self.0.served.set(running);
     }
 
     /// Serves on `listener` until `stop` completes. Open streams end with it.
@@ -114,7 +114,7 @@ impl RaftService {
             .await
     }
 
-    fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+    fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&ServedNode, Status> {
         let ours = self.0.cluster.get().copied();
         if ours.is_none()
             && let Some(envelope) = envelope
@@ -127,24 +127,24 @@ impl RaftService {
             return Err(self.starting());
         }
         check_envelope(self.0.node, ours, envelope)?;
-        let attached = self.attached()?;
+        let served = self.served()?;
         if let Some(from) = envelope.and_then(|envelope| NodeId::from_bytes(&envelope.from)) {
-            attached.hush.answered(from);
+            served.silent_peers.answered(from);
         }
         if let Some(envelope) = envelope
-            && let Err(refused) = check_timing(attached.election_max_ms, envelope)
+            && let Err(refused) = check_timing(served.election_max_ms, envelope)
         {
             // Logged once: the peer tries again many times a second.
-            if !attached.timing_differs.swap(true, Ordering::Relaxed) {
+            if !served.timing_differs.swap(true, Ordering::Relaxed) {
                 tracing::error!("refused a master: {}", refused.message());
             }
             return Err(refused);
         }
-        Ok(attached)
+        Ok(served)
     }
 
-    fn attached(&self) -> Result<&Attached, Status> {
-        self.0.attached.get().ok_or_else(|| self.starting())
+    fn served(&self) -> Result<&ServedNode, Status> {
+        self.0.served.get().ok_or_else(|| self.starting())
     }
 
     fn starting(&self) -> Status {
@@ -155,20 +155,20 @@ impl RaftService {
     fn asked_for_a_vote(
         &self,
         request: Request<v1::VoteRequest>,
-    ) -> Result<(&Attached, VoteRequest<TypeConfig>, Option<LogId>), Status> {
+    ) -> Result<(&ServedNode, VoteRequest<TypeConfig>, Option<LogId>), Status> {
         let request = request.into_inner();
-        let attached = self.admit_to_election(request.envelope.as_ref())?;
-        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
+        let served = self.admit_to_election(request.envelope.as_ref())?;
+        let not_a_member_since = served.not_a_member_since(request.envelope.as_ref());
         let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
-        Ok((attached, request, not_a_member_since))
+        Ok((served, request, not_a_member_since))
     }
 
     /// Like [`Self::admit`], for calls that make or depose a leader.
-    fn admit_to_election(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
-        let attached = self.admit(envelope)?;
-        let remaining = attached.guard.remaining();
+    fn admit_to_election(&self, envelope: Option<&v1::Envelope>) -> Result<&ServedNode, Status> {
+        let served = self.admit(envelope)?;
+        let remaining = served.restart_wait.remaining();
         if remaining.is_zero() {
-            return Ok(attached);
+            return Ok(served);
         }
         Err(Status::unavailable(format!(
             "node {} restarted and keeps out of elections for another {remaining:?}",
@@ -193,9 +193,9 @@ fn micros(span: Duration) -> u64 {
 /// a snapshot, the refusal is recognised by the vote.
 ///
 /// The vote itself is durable by then, because openraft saves it before it looks at the next message. A node that
-/// forgets its promise in a restart keeps out of elections for as long as the promise holds ([`VoteGuard`]).
+/// forgets its promise in a restart keeps out of elections for as long as the promise holds ([`RestartWait`]).
 async fn heartbeat(
-    raft: &Raft<Machine>,
+    raft: &Raft<StateMachine>,
     request: AppendEntriesRequest<TypeConfig>,
 ) -> Result<AppendEntriesResponse<TypeConfig>, Status> {
     let leader = request.vote;
@@ -235,7 +235,7 @@ impl v1::raft_server::Raft for RaftService {
         &self,
         request: Request<Streaming<v1::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
-        let raft = self.attached()?.raft.clone();
+        let raft = self.served()?.raft.clone();
         let failed = Arc::new(Mutex::new(None));
         // Arrival times of the messages that are not answered yet. Answers have the same order.
         let unanswered = Arc::new(Mutex::new(VecDeque::new()));
@@ -246,9 +246,9 @@ impl v1::raft_server::Raft for RaftService {
                 let came = Instant::now();
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };
-                    let heard = &service.admit(request.envelope.as_ref())?.heard;
+                    let leader_contact = &service.admit(request.envelope.as_ref())?.leader_contact;
                     let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
-                    heard.leader_of(request.vote.leader_id.term);
+                    leader_contact.message_of(request.vote.leader_id.term);
                     Ok(Some(request))
                 });
                 match checked {
@@ -282,17 +282,17 @@ impl v1::raft_server::Raft for RaftService {
     async fn append(&self, request: Request<v1::AppendRequest>) -> Result<Response<v1::AppendReply>, Status> {
         let _timer = self.0.times.time(RaftRpc::Append);
         let request = request.into_inner();
-        let attached = self.admit(request.envelope.as_ref())?;
+        let served = self.admit(request.envelope.as_ref())?;
         let deserted = request.deserted;
         let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
         let committed = request.leader_commit.map_or(0, |committed| committed.index);
-        attached.heard.heartbeat_of(request.vote.leader_id.term, committed, deserted);
+        served.leader_contact.heartbeat_of(request.vote.leader_id.term, committed, deserted);
         let prev = request.prev_log_id;
-        let sent = convert::Sent::of(&request);
+        let sent = convert::AppendRange::of(&request);
         let reply = if request.entries.is_empty() {
-            heartbeat(&attached.raft, request).await?
+            heartbeat(&served.raft, request).await?
         } else {
-            attached.raft.append_entries(request).await.map_err(raft_stopped)?
+            served.raft.append_entries(request).await.map_err(raft_stopped)?
         };
         let result = match (reply, prev) {
             (AppendEntriesResponse::Conflict, None) => {
@@ -300,31 +300,31 @@ impl v1::raft_server::Raft for RaftService {
             }
             (reply, prev) => reply.into_stream_result(prev, sent.last),
         };
-        let sync_us = attached.pace.now().map(|pace| micros(pace.at_worst()));
-        let disk_nearly_full = (attached.nearly_full)();
-        let has_descriptors = (attached.has_descriptors)();
+        let sync_us = served.pace.now().map(|pace| micros(pace.at_worst()));
+        let disk_nearly_full = (served.nearly_full)();
+        let has_descriptors = (served.has_descriptors)();
         let reply = convert::append_reply_to_wire(&result);
-        let leaving = attached.leaving.load(Ordering::Relaxed);
+        let leaving = served.leaving.load(Ordering::Relaxed);
         Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, has_descriptors, leaving, ..reply }))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let _timer = self.0.times.time(RaftRpc::Vote);
-        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
+        let (served, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = if request.leadership_transfer {
             // The leader has yielded its lease before it sent this request.
-            attached.raft.vote(request).await.map_err(raft_stopped)?
-        } else if let Some(refusal) = attached.refusal(self.0.node) {
+            served.raft.vote(request).await.map_err(raft_stopped)?
+        } else if let Some(refusal) = served.refusal(self.0.node) {
             refusal
         } else {
-            let asked = attached.ballots.ask(request.vote.leader_id.term);
-            let raft = attached.raft.clone();
+            let pending = served.revocation.pause_for_vote(request.vote.leader_id.term);
+            let raft = served.raft.clone();
             // This goes on when the candidate hangs up: openraft decides all the same, and leased reads pause until
             // it has.
             let decided = tokio::spawn(async move {
                 let reply = raft.vote(request).await;
                 if reply.as_ref().is_ok_and(|reply| !reply.vote_granted) {
-                    asked.refused();
+                    pending.refused();
                 }
                 reply
             });
@@ -335,10 +335,10 @@ impl v1::raft_server::Raft for RaftService {
 
     async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let _timer = self.0.times.time(RaftRpc::PreVote);
-        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
-        let reply = match attached.refusal(self.0.node) {
+        let (served, request, not_a_member_since) = self.asked_for_a_vote(request)?;
+        let reply = match served.refusal(self.0.node) {
             Some(refusal) => refusal,
-            None => attached.raft.pre_vote(request).await.map_err(raft_stopped)?,
+            None => served.raft.pre_vote(request).await.map_err(raft_stopped)?,
         };
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
@@ -352,9 +352,9 @@ impl v1::raft_server::Raft for RaftService {
             .await?
             .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
         let _timer = self.0.times.time(RaftRpc::Snapshot);
-        let attached = self.admit(header.envelope.as_ref())?;
-        attached.heard.leader_of(header.vote.as_ref().map_or(0, |vote| vote.term));
-        let vote = receive_snapshot::receive(attached, &header, inbound).await?;
+        let served = self.admit(header.envelope.as_ref())?;
+        served.leader_contact.message_of(header.vote.as_ref().map_or(0, |vote| vote.term));
+        let vote = receive_snapshot::receive(served, &header, inbound).await?;
         Ok(Response::new(v1::SnapshotReply { vote: Some(convert::vote_to_wire(&vote)) }))
     }
 
@@ -364,9 +364,9 @@ impl v1::raft_server::Raft for RaftService {
     ) -> Result<Response<v1::RaftTransferLeaderReply>, Status> {
         let _timer = self.0.times.time(RaftRpc::TransferLeader);
         let request = request.into_inner();
-        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let served = self.admit_to_election(request.envelope.as_ref())?;
         let request = convert::transfer_from_wire(&request).map_err(|err| malformed(&err))?;
-        let reply = attached.raft.handle_transfer_leader(request).await.map_err(|err| stopped(&err))?;
+        let reply = served.raft.handle_transfer_leader(request).await.map_err(|err| stopped(&err))?;
         let vote = match &reply {
             Err(TransferLeaderError::VoteChanged { actual, .. }) => Some(convert::vote_to_wire(actual)),
             Ok(()) | Err(TransferLeaderError::LogNotFlushed { .. }) => None,

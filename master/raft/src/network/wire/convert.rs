@@ -47,7 +47,7 @@ fn invalid(what: &'static str, why: impl Into<String>) -> BadMessage {
 
 /// Kinds of votes that a message may carry: a quorum has granted a leader's vote, but not a candidate's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum VoteKind {
     Leader,
     Candidate,
     Any,
@@ -88,11 +88,11 @@ pub(crate) fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
     }
 }
 
-pub(crate) fn vote_from_wire(vote: Option<&v1::RaftVote>, standing: Standing) -> Result<Vote, BadMessage> {
+pub(crate) fn vote_from_wire(vote: Option<&v1::RaftVote>, kind: VoteKind) -> Result<Vote, BadMessage> {
     let vote = vote.ok_or(BadMessage::Missing("vote"))?;
-    match standing {
-        Standing::Leader if !vote.committed => return Err(invalid("vote", "is not a leader's")),
-        Standing::Candidate if vote.committed => return Err(invalid("vote", "is not a candidate's")),
+    match kind {
+        VoteKind::Leader if !vote.committed => return Err(invalid("vote", "is not a leader's")),
+        VoteKind::Candidate if vote.committed => return Err(invalid("vote", "is not a candidate's")),
         _ => {}
     }
     if vote.term == u64::MAX {
@@ -135,7 +135,7 @@ pub(crate) fn append_to_wire(
 pub(crate) fn append_from_wire(
     request: &v1::AppendRequest,
 ) -> Result<AppendEntriesRequest<TypeConfig>, BadMessage> {
-    let vote = vote_from_wire(request.vote.as_ref(), Standing::Leader)?;
+    let vote = vote_from_wire(request.vote.as_ref(), VoteKind::Leader)?;
     let prev_log_id = opt_from_wire(request.prev_log_id.as_ref());
     within_term("prev_log_id", prev_log_id.as_ref(), &vote)?;
     let leader_commit = opt_from_wire(request.leader_commit.as_ref());
@@ -165,12 +165,12 @@ pub(crate) fn append_from_wire(
 
 /// Range of entries in an append: the entry before the first, and the last one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct AppendRange {
     pub(crate) prev: Option<LogId>,
     pub(crate) last: Option<LogId>,
 }
 
-impl Sent {
+impl AppendRange {
     pub(crate) fn of(request: &AppendEntriesRequest<TypeConfig>) -> Self {
         let prev = request.prev_log_id;
         Self { prev, last: request.entries.last().map(|entry| entry.log_id).or(prev) }
@@ -197,7 +197,7 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
 
 pub(crate) fn append_reply_from_wire(
     reply: &v1::AppendReply,
-    sent: Sent,
+    sent: AppendRange,
 ) -> Result<StreamAppendResult<TypeConfig>, BadMessage> {
     use v1::append_reply::Outcome;
     let outcome = Outcome::try_from(reply.outcome)
@@ -217,7 +217,7 @@ pub(crate) fn append_reply_from_wire(
             Ok(Err(StreamAppendError::Conflict(at)))
         }
         Outcome::HigherVote => {
-            Ok(Err(StreamAppendError::HigherVote(vote_from_wire(reply.vote.as_ref(), Standing::Any)?)))
+            Ok(Err(StreamAppendError::HigherVote(vote_from_wire(reply.vote.as_ref(), VoteKind::Any)?)))
         }
     }
 }
@@ -238,7 +238,7 @@ pub(crate) fn vote_request_from_wire(
     request: &v1::VoteRequest,
 ) -> Result<VoteRequest<TypeConfig>, BadMessage> {
     Ok(VoteRequest {
-        vote: vote_from_wire(request.vote.as_ref(), Standing::Candidate)?,
+        vote: vote_from_wire(request.vote.as_ref(), VoteKind::Candidate)?,
         last_log_id: opt_from_wire(request.last_log_id.as_ref()),
         leadership_transfer: request.leadership_transfer,
     })
@@ -259,7 +259,7 @@ pub(crate) fn vote_reply_to_wire(
 
 pub(crate) fn vote_reply_from_wire(reply: &v1::VoteReply) -> Result<VoteResponse<TypeConfig>, BadMessage> {
     Ok(VoteResponse {
-        vote: vote_from_wire(reply.vote.as_ref(), Standing::Any)?,
+        vote: vote_from_wire(reply.vote.as_ref(), VoteKind::Any)?,
         vote_granted: reply.granted,
         last_log_id: opt_from_wire(reply.last_log_id.as_ref()),
     })
@@ -281,7 +281,7 @@ pub(crate) fn transfer_from_wire(
     request: &v1::RaftTransferLeaderRequest,
 ) -> Result<TransferLeaderRequest<TypeConfig>, BadMessage> {
     Ok(TransferLeaderRequest::new(
-        vote_from_wire(request.from_leader.as_ref(), Standing::Leader)?,
+        vote_from_wire(request.from_leader.as_ref(), VoteKind::Leader)?,
         node_from_wire("to", &request.to)?,
         opt_from_wire(request.last_log_id.as_ref()),
     ))
@@ -292,7 +292,7 @@ pub(crate) const DISK_REFUSES: Code = Code::ResourceExhausted;
 
 /// Decodes the first piece of a snapshot: its sender and its metadata.
 pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
-    let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
+    let vote = vote_from_wire(header.vote.as_ref(), VoteKind::Leader)?;
     let last_log_id = opt_from_wire(header.last_log_id.as_ref());
     within_term("last_log_id", last_log_id.as_ref(), &vote)?;
     let last_membership = decode_membership(&header.membership)

@@ -16,16 +16,16 @@ use tonic::Status;
 
 use super::convert::node_to_wire;
 
-/// Identity of this node in its messages.
+/// This node, as its messages name it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct LocalNode {
     pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
     /// Its longest election timeout, in ms.
     pub(crate) election_max_ms: u64,
 }
 
-impl Identity {
+impl LocalNode {
     /// Returns the envelope of a message to `to`.
     pub(crate) fn envelope(&self, to: NodeId) -> v1::Envelope {
         v1::Envelope {
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn only_a_message_for_this_node_of_this_cluster_passes() {
-        let us = Identity { cluster: ClusterId(1), node: NodeId(10), election_max_ms: 300 };
-        let peer = Identity { cluster: ClusterId(1), node: NodeId(11), election_max_ms: 300 };
-        let stranger = Identity { cluster: ClusterId(2), node: NodeId(11), election_max_ms: 300 };
+        let us = LocalNode { cluster: ClusterId(1), node: NodeId(10), election_max_ms: 300 };
+        let peer = LocalNode { cluster: ClusterId(1), node: NodeId(11), election_max_ms: 300 };
+        let stranger = LocalNode { cluster: ClusterId(2), node: NodeId(11), election_max_ms: 300 };
         let check = |envelope: &v1::Envelope, cluster| {
             let refused = check_envelope(us.node, cluster, Some(envelope)).err()?;
             Some(detail_of(&refused).unwrap())

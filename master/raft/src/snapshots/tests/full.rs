@@ -168,11 +168,11 @@ fn a_snapshot_that_does_not_fit_is_not_begun() {
     assert!(matches!(refused, SnapshotError::NoRoom { .. }), "{refused}");
     assert!(refused.to_string().contains("make room there"), "{refused}");
     disk.says_free(LOG_ROOM + 999);
-    let refused = store.receive(meta(10), 1000, Turn::default()).unwrap_err();
+    let refused = store.receive(meta(10), 1000, ReceivePermit::default()).unwrap_err();
     assert!(matches!(refused, SnapshotError::NoRoom { needed: 1000, .. }), "{refused}");
     assert_eq!((disk.writes(), names(&dir).len()), (0, 0));
     disk.says_free(LOG_ROOM + 1000);
-    assert!(store.receive(meta(10), 1000, Turn::default()).is_ok());
+    assert!(store.receive(meta(10), 1000, ReceivePermit::default()).is_ok());
 
     disk.says_free(needed(10));
     store.write(&meta(10), &state(10)).unwrap();

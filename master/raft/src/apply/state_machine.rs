@@ -21,19 +21,19 @@ const ENTRIES_AT_ONCE: usize = 8;
 
 /// openraft's state machine: applies commands to the index, builds and installs snapshots.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct StateMachine {
     index: SharedIndex,
     snapshots: SnapshotStore,
     apply_seconds: Histogram,
 }
 
-impl Machine {
+impl StateMachine {
     pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore, apply_seconds: Histogram) -> Self {
         Self { index, snapshots, apply_seconds }
     }
 
     /// Applies entries whose commands have `bytes` bytes, if they are few and the lock is free. Gives them back otherwise.
-    fn apply_at_once(&self, ready: Vec<Ready>, bytes: usize) -> Result<(), Vec<Ready>> {
+    fn apply_at_once(&self, ready: Vec<PreparedEntry>, bytes: usize) -> Result<(), Vec<PreparedEntry>> {
         if ready.len() > ENTRIES_AT_ONCE || bytes > BYTES_PER_HOLD {
             return Err(ready);
         }
@@ -43,19 +43,19 @@ impl Machine {
     }
 
     /// Applies some entries under one hold of the lock, then answers their callers.
-    fn apply_some(&self, applied: RwLockWriteGuard<'_, Applied>, ready: Vec<Ready>) {
+    fn apply_some(&self, applied: RwLockWriteGuard<'_, Applied>, ready: Vec<PreparedEntry>) {
         let mut answers = Vec::with_capacity(ready.len());
         let began = Instant::now();
         self.index.change_locked(applied, |applied| {
             for (log_id, step, responder) in ready {
                 let response = match step {
-                    Step::Nothing => Response::Done,
-                    Step::Command(command) => {
+                    Prepared::Nothing => Response::Done,
+                    Prepared::Command(command) => {
                         let response = applied.state.apply(log_id.index, log_id.leader_id.term, &command);
                         self.index.record(&command, &response);
                         response
                     }
-                    Step::Membership(membership) => {
+                    Prepared::Membership(membership) => {
                         applied.membership = membership;
                         Response::Done
                     }
@@ -74,19 +74,19 @@ impl Machine {
 type Responder = Option<openraft::storage::ApplyResponder<TypeConfig>>;
 
 /// An entry made ready outside the lock, and who waits for its answer.
-type Ready = (LogId, Step, Responder);
+type PreparedEntry = (LogId, Prepared, Responder);
 
-enum Step {
+enum Prepared {
     Nothing,
     Command(Command),
     Membership(StoredMembership),
 }
 
-fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Step> {
+fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Prepared> {
     match payload {
-        EntryPayload::Blank => Ok(Step::Nothing),
+        EntryPayload::Blank => Ok(Prepared::Nothing),
         EntryPayload::Membership(membership) => {
-            Ok(Step::Membership(StoredMembership::new(Some(log_id), membership)))
+            Ok(Prepared::Membership(StoredMembership::new(Some(log_id), membership)))
         }
         EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
             Ok(Command { op: Op::SetClusterVersion(version), .. }) if version > CLUSTER_VERSION => {
@@ -98,7 +98,7 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Ste
                     ),
                 ))
             }
-            Ok(command) => Ok(Step::Command(command)),
+            Ok(command) => Ok(Prepared::Command(command)),
             Err(err) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("cannot apply log entry {log_id}, which is committed and must not be skipped: {err}"),
@@ -115,9 +115,9 @@ fn command_bytes(entry: &Entry) -> usize {
     }
 }
 
-impl RaftStateMachine<TypeConfig> for Machine {
+impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotData = SnapshotFile;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
         Ok(self.index.read(|applied| (applied.last_applied, applied.membership.clone())))
@@ -179,7 +179,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
         // openraft asks between two batches of entries, and nothing else writes: this is one moment of the index, and
         // the lock is free of writers.
-        Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
+        SnapshotBuilder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
     }
 
     /// Installs a received snapshot, quickly whatever its size. openraft grants no vote until this returns: purging the
@@ -191,20 +191,20 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<(), io::Error> {
         let Self { index, snapshots, .. } = self.clone();
         let meta = meta.clone();
-        let (replaced, turn, snapshots) = blocking(move || {
-            let Installed { state, turn } = snapshots.install(&meta, &snapshot)?;
+        let (replaced, permit, snapshots) = blocking(move || {
+            let Installed { state, permit } = snapshots.install(&meta, &snapshot)?;
             let applied =
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
             let replaced = index.change(|current| std::mem::replace(current, applied));
             index.record_gap();
-            Ok((replaced, turn, snapshots))
+            Ok((replaced, permit, snapshots))
         })
         .await?;
         // Raft waits for this call. Freeing a large index takes its time, as does deleting a large file.
         mc_durable::aside(move || {
             drop(replaced);
             snapshots.delete_old();
-            drop(turn);
+            drop(permit);
         });
         Ok(())
     }
@@ -218,12 +218,12 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
 /// Writes one moment of the index to disk, while the index goes on.
 #[derive(Debug)]
-pub struct Builder {
+pub struct SnapshotBuilder {
     applied: Option<Applied>,
     snapshots: SnapshotStore,
 }
 
-impl RaftSnapshotBuilder<TypeConfig> for Builder {
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotFile>, io::Error> {
@@ -280,7 +280,7 @@ mod tests {
             assert!(at - before <= ENTRIES_PER_HOLD as u64, "entry {at} waits with those from {before} on");
             Ok((Entry { log_id: LogId::new_term_index(1, at), payload: EntryPayload::Blank }, None))
         });
-        let mut machine = Machine::new(index.clone(), snapshots, Histogram::noop());
+        let mut machine = StateMachine::new(index.clone(), snapshots, Histogram::noop());
         machine.apply(entries).await.unwrap();
         assert_eq!(index.read(|applied| applied.last_applied.unwrap().index), ENTRIES);
     }

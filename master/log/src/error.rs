@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::record::RecordError;
+use crate::record::entry::RecordError;
 
 /// Error of opening a log. Nothing on the disk has been changed.
 #[derive(Debug, thiserror::Error)]

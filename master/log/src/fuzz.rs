@@ -5,10 +5,10 @@ use std::hint::black_box;
 
 use bytes::BytesMut;
 
-use super::mark_file::{self, SLOT};
-use super::marks;
-use super::pack::{self, Assembler, CRC_AT, HEADER, Key};
-use super::wire::Reader;
+use crate::disk::mark_file::{self, SLOT};
+use crate::record::hard_state;
+use crate::record::pack::{self, Assembler, CRC_AT, HEADER, Key};
+use crate::record::wire::Reader;
 
 /// Decodes a value of the log's database, with its checksum corrected, under each key that its header may belong to.
 pub fn piece(data: &[u8]) -> bool {
@@ -33,21 +33,25 @@ pub fn piece(data: &[u8]) -> bool {
 
 /// Decodes a vote or a position in the log, with its checksum corrected.
 pub fn mark(data: &[u8]) -> bool {
-    let sealed = marks::seal(BytesMut::from(data));
-    if let Ok((vote, election_max_ms)) = marks::decode_vote(&sealed) {
-        assert_eq!(marks::encode_vote(&vote, election_max_ms), sealed, "there is one way to write a vote");
+    let sealed = hard_state::seal(BytesMut::from(data));
+    if let Ok((vote, election_max_ms)) = hard_state::decode_vote(&sealed) {
+        assert_eq!(
+            hard_state::encode_vote(&vote, election_max_ms),
+            sealed,
+            "there is one way to write a vote"
+        );
         return true;
     }
-    let Ok(id) = marks::decode_log_id(&sealed) else { return false };
-    assert_eq!(marks::encode_log_id(&id), sealed, "there is one way to write a position");
+    let Ok(id) = hard_state::decode_log_id(&sealed) else { return false };
+    assert_eq!(hard_state::encode_log_id(&id), sealed, "there is one way to write a position");
     true
 }
 
 /// Decodes the file of the mark. The two halves of `data` are its slots, with their checksums corrected.
 pub fn mark_file(data: &[u8]) -> bool {
     let (first, second) = data.split_at(data.len() / 2);
-    let mut file = marks::seal(BytesMut::from(first));
+    let mut file = hard_state::seal(BytesMut::from(first));
     file.resize(SLOT as usize, 0);
-    file.extend_from_slice(&marks::seal(BytesMut::from(second)));
+    file.extend_from_slice(&hard_state::seal(BytesMut::from(second)));
     mark_file::newest(&file).is_ok()
 }

@@ -11,51 +11,32 @@ mod error;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
-mod inspect;
-mod ledger;
-mod mark_file;
-mod marks;
-mod membership;
-mod memory_disk;
-mod observe;
-mod open;
-mod options;
-mod pace;
-mod pack;
-mod packs;
-mod panics;
-mod reader;
 mod record;
 mod recover;
-mod shared;
-mod sled_disk;
 mod store;
-mod tail;
 mod types;
-mod vote_timing;
-mod wire;
-mod writer;
+mod write;
 
+pub use disk::inspect::{is_on, purged_from, vote_on};
+pub use disk::memory::{Faults, MemoryDisk};
+pub use disk::pace::{Pace, SyncPace};
+pub use disk::panics::keep_caught_panics_quiet;
+pub use disk::sled::{SledDisk, SledOptions};
 pub use disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 pub use error::{Damage, LogFailure, OpenError};
-pub use inspect::{is_on, purged_from, vote_on};
-pub use membership::{decode_membership, encode_membership};
-pub use memory_disk::{Faults, MemoryDisk};
-pub use observe::{BatchTimes, LogObserver, LogStats};
-pub use open::{OnSled, OpenLog};
 pub use openraft::EntryPayload;
 pub use openraft::storage::{RaftLogReader, RaftLogStorage};
-pub use options::{LogOptions, LogSync, LogSyncError};
-pub use pace::{Pace, SyncPace};
-pub use panics::keep_caught_panics_quiet;
-pub use reader::LogReader;
-pub use record::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
+pub use record::entry::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
+pub use record::membership::{decode_membership, encode_membership};
 pub use recover::{Recovered, Truncated};
-pub use sled_disk::{SledDisk, SledOptions};
 pub use store::LogStore;
+pub use store::open::{OnSled, OpenLog};
+pub use store::reader::LogReader;
 pub use types::{
     CommittedLeaderId, Entry, LogId, MasterNode, Membership, Proposal, Raft, SnapshotMeta, StoredMembership,
     TypeConfig, Vote,
 };
-pub use vote_timing::VoteTiming;
-pub use writer::LogWriter;
+pub use write::observe::{BatchTimes, LogObserver, LogStats};
+pub use write::options::{LogOptions, LogSync, LogSyncError};
+pub use write::vote_timing::VoteTiming;
+pub use write::writer::LogWriter;

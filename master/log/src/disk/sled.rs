@@ -15,10 +15,10 @@ use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
-use super::error::{Damage, OpenError, says_damaged};
 use super::mark_file::{MarkError, MarkFile};
 use super::panics::caught;
+use super::{KeyValue, LogDisk, LogView, Mark, Visit};
+use crate::error::{Damage, OpenError, says_damaged};
 
 /// Longest wait for an earlier owner of the directory to release it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);

@@ -3,43 +3,43 @@
 
 use std::collections::VecDeque;
 
-use super::record;
+use crate::record::entry;
 use crate::types::{Entry, LogId};
 
 /// Consecutive entries up to the log's last one.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     entries: VecDeque<Entry>,
     bytes: usize,
     cap: usize,
 }
 
 impl Tail {
-    pub(super) fn new(cap: usize) -> Self {
+    pub(crate) fn new(cap: usize) -> Self {
         Self { entries: VecDeque::new(), bytes: 0, cap }
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
-        self.bytes += record::size_hint(&entry);
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.bytes += entry::size_hint(&entry);
         self.entries.push_back(entry);
     }
 
     /// Drops the oldest entries beyond the cap, if they are below `written`. The others can't be read from the disk
     /// yet.
-    pub(super) fn evict(&mut self, written: u64) {
+    pub(crate) fn evict(&mut self, written: u64) {
         while self.bytes > self.cap && self.first().is_some_and(|first| first < written) {
             self.pop_front();
         }
     }
 
-    pub(super) fn truncate(&mut self, from: u64) {
+    pub(crate) fn truncate(&mut self, from: u64) {
         while let Some(entry) = self.entries.back().filter(|entry| entry.log_id.index >= from) {
-            self.bytes -= record::size_hint(entry);
+            self.bytes -= entry::size_hint(entry);
             self.entries.pop_back();
         }
     }
 
-    pub(super) fn purge(&mut self, upto: u64) {
+    pub(crate) fn purge(&mut self, upto: u64) {
         while self.first().is_some_and(|first| first <= upto) {
             self.pop_front();
         }
@@ -47,28 +47,28 @@ impl Tail {
 
     fn pop_front(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
-            self.bytes -= record::size_hint(&entry);
+            self.bytes -= entry::size_hint(&entry);
         }
     }
 
-    pub(super) fn first(&self) -> Option<u64> {
+    pub(crate) fn first(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.log_id.index)
     }
 
     /// Returns the id of the entry at `index`, if it is in memory.
-    pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
+    pub(crate) fn id_at(&self, index: u64) -> Option<LogId> {
         let at = usize::try_from(index.checked_sub(self.first()?)?).ok()?;
         self.entries.get(at).map(|entry| entry.log_id)
     }
 
     /// Returns about `max_bytes` of the entries from `from` on, below `to`, and at least one. `from` must not lie
     /// before the first.
-    pub(super) fn read(&self, from: u64, to: u64, max_bytes: usize) -> Vec<Entry> {
+    pub(crate) fn read(&self, from: u64, to: u64, max_bytes: usize) -> Vec<Entry> {
         let Some(first) = self.first() else { return Vec::new() };
         let mut bytes = 0;
         let mut taken = Vec::new();
         for entry in self.entries.range(((from - first) as usize).min(self.entries.len())..) {
-            bytes += record::size_hint(entry);
+            bytes += entry::size_hint(entry);
             if entry.log_id.index >= to || (bytes > max_bytes && !taken.is_empty()) {
                 break;
             }

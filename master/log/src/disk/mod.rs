@@ -1,5 +1,13 @@
 //! The log's disk: an ordered map of small values. Packs, recovery, truncation and purging are written once above it
-//! ([`super::packs`], [`super::recover`]), so that the simulated disk tests the code that runs on the real one.
+//! ([`packs`], [`crate::recover`]), so that the simulated disk tests the code that runs on the real one.
+
+pub(crate) mod inspect;
+pub(crate) mod mark_file;
+pub(crate) mod memory;
+pub(crate) mod pace;
+pub(crate) mod packs;
+pub(crate) mod panics;
+pub(crate) mod sled;
 
 use std::io;
 use std::ops::ControlFlow;

@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::disk::Mark;
-use super::error::LogFailure;
-use super::marks;
 use super::observe::BatchTimes;
 use super::options::{LogOptions, LogSync};
-use super::packs::Packs;
-use super::panics::caught;
-use super::shared::{Job, Shared, Wake};
+use super::queue::{Job, Shared, Wake};
 use super::vote_timing::VoteTiming;
+use crate::disk::Mark;
+use crate::disk::packs::Packs;
+use crate::disk::panics::caught;
+use crate::error::LogFailure;
+use crate::record::hard_state;
 use crate::types::{Entry, LogId, Vote};
 
 /// Duration of a write of the mark above which marks are written that many times less often, because batches wait for
@@ -43,7 +43,7 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    pub(super) fn new(shared: Arc<Shared>, packs: Packs, next: u64, options: &LogOptions) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, packs: Packs, next: u64, options: &LogOptions) -> Self {
         let (vote, committed) = {
             let state = shared.state();
             (state.vote, state.committed)
@@ -71,7 +71,7 @@ impl LogWriter {
         self.shared.wait_async(self.due()).await != Wake::Closed
     }
 
-    pub(super) fn ready_blocking(&mut self) -> bool {
+    pub(crate) fn ready_blocking(&mut self) -> bool {
         self.shared.wait(self.due()) != Wake::Closed
     }
 
@@ -120,11 +120,11 @@ impl LogWriter {
     }
 
     /// Fails the log after a panic outside of the database.
-    pub(super) fn panicked(&mut self, why: &str) {
+    pub(crate) fn panicked(&mut self, why: &str) {
         self.fail(("write", io::Error::other(format!("its writer panicked: {why}"))));
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.failed
     }
 
@@ -226,8 +226,8 @@ impl Writer {
                 Job::Vote { vote, .. } => {
                     (durable, voted) = (true, true);
                     self.put(
-                        marks::VOTE,
-                        &marks::encode_vote(vote, self.vote_timing.ms()),
+                        hard_state::VOTE,
+                        &hard_state::encode_vote(vote, self.vote_timing.ms()),
                         "write the vote",
                     )?;
                     self.vote_term = self.vote_term.max(vote.leader_id.term);
@@ -270,7 +270,7 @@ impl Writer {
     }
 
     fn begin_purge(&mut self, upto: &LogId) -> Result<(), Failed> {
-        self.put(marks::PURGED, &marks::encode_log_id(upto), "write the purged index")?;
+        self.put(hard_state::PURGED, &hard_state::encode_log_id(upto), "write the purged index")?;
         self.next = self.next.max(upto.index + 1);
         self.purge = self.purge.max(Some(upto.index));
         Ok(())
@@ -331,7 +331,11 @@ impl Writer {
     fn note(&mut self) -> Result<(), Failed> {
         let begun = Instant::now();
         if let Some(committed) = self.committed.filter(|committed| self.noted_committed < Some(*committed)) {
-            self.put(marks::COMMITTED, &marks::encode_log_id(&committed), "write the committed index")?;
+            self.put(
+                hard_state::COMMITTED,
+                &hard_state::encode_log_id(&committed),
+                "write the committed index",
+            )?;
             self.noted_committed = Some(committed);
         }
         if self.unsynced {

@@ -15,23 +15,23 @@ use std::path::Path;
 
 use bytes::{BufMut, BytesMut};
 
-use super::disk::Mark;
-use super::marks;
-use super::record::{FORMAT, RecordError};
+use super::Mark;
+use crate::record::entry::{FORMAT, RecordError};
+use crate::record::hard_state;
 
 const NAME: &str = "durable";
-pub(super) const SLOT: u64 = 4096;
+pub(crate) const SLOT: u64 = 4096;
 const LEN: usize = 29;
 
 /// The open file of the mark.
-pub(super) struct MarkFile {
+pub(crate) struct MarkFile {
     file: File,
     sequence: u64,
     mark: Mark,
 }
 
 /// Error of opening the mark.
-pub(super) enum MarkError {
+pub(crate) enum MarkError {
     Missing,
     Damaged(String),
     Io(io::Error),
@@ -45,7 +45,7 @@ impl From<io::Error> for MarkError {
 
 impl MarkFile {
     /// Opens the mark of a log that exists.
-    pub(super) fn open(dir: &Path) -> Result<Self, MarkError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, MarkError> {
         let mut file = match OpenOptions::new().read(true).write(true).open(dir.join(NAME)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MarkError::Missing),
             other => other?,
@@ -57,7 +57,7 @@ impl MarkFile {
     }
 
     /// Creates the zero mark of a new log. The file is complete under its name, or not there.
-    pub(super) fn create(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn create(dir: &Path) -> io::Result<Self> {
         let draft = dir.join("durable.new");
         let mut file = File::create(&draft)?;
         file.write_all(&encode(0, Mark::default()))?;
@@ -69,12 +69,12 @@ impl MarkFile {
         Ok(Self { file, sequence: 0, mark: Mark::default() })
     }
 
-    pub(super) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         self.mark
     }
 
     /// Writes the mark durably. `fdatasync` is enough, because the file has its full size from its creation.
-    pub(super) fn write(&mut self, mark: Mark) -> io::Result<()> {
+    pub(crate) fn write(&mut self, mark: Mark) -> io::Result<()> {
         let sequence = self.sequence + 1;
         self.file.write_all_at(&encode(sequence, mark), (sequence % 2) * SLOT)?;
         self.file.sync_data()?;
@@ -84,7 +84,7 @@ impl MarkFile {
 }
 
 /// Returns the slot that was written last, of those that are whole.
-pub(super) fn newest(bytes: &[u8]) -> Result<(u64, Mark), RecordError> {
+pub(crate) fn newest(bytes: &[u8]) -> Result<(u64, Mark), RecordError> {
     let slot = |at: usize| decode(bytes.get(at..at + LEN).unwrap_or_default());
     match (slot(0), slot(SLOT as usize)) {
         (Ok(a), Ok(b)) => Ok(if a.0 > b.0 { a } else { b }),
@@ -99,11 +99,11 @@ fn encode(sequence: u64, mark: Mark) -> BytesMut {
     out.put_u64(sequence);
     out.put_u64(mark.next);
     out.put_u64(mark.term);
-    marks::seal(out)
+    hard_state::seal(out)
 }
 
 fn decode(bytes: &[u8]) -> Result<(u64, Mark), RecordError> {
-    let mut reader = marks::open(bytes)?;
+    let mut reader = hard_state::open(bytes)?;
     let slot = (reader.u64()?, Mark { next: reader.u64()?, term: reader.u64()? });
     reader.end()?;
     Ok(slot)

@@ -1,5 +1,8 @@
 //! openraft's log storage over a [`LogDisk`].
 
+pub(crate) mod open;
+pub(crate) mod reader;
+
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -10,20 +13,20 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use super::disk::{LogDisk, LogView};
-use super::error::{Damage, LogFailure, OpenError};
-use super::observe::LogStats;
-use super::options::LogOptions;
-use super::pace::SyncPace;
-use super::packs::Packs;
-use super::panics::caught;
-use super::reader::{LogReader, ReadPath, serve};
-use super::recover::{Recovered, recover};
-use super::shared::{Job, Shared};
-use super::sled_disk::{SledDisk, SledOptions};
-use super::vote_timing::VoteTiming;
-use super::writer::LogWriter;
+use self::reader::{LogReader, ReadPath, serve};
+use crate::disk::pace::SyncPace;
+use crate::disk::packs::Packs;
+use crate::disk::panics::caught;
+use crate::disk::sled::{SledDisk, SledOptions};
+use crate::disk::{LogDisk, LogView};
+use crate::error::{Damage, LogFailure, OpenError};
+use crate::recover::{Recovered, recover};
 use crate::types::{Entry, LogId, TypeConfig, Vote};
+use crate::write::observe::LogStats;
+use crate::write::options::LogOptions;
+use crate::write::queue::{Job, Shared};
+use crate::write::vote_timing::VoteTiming;
+use crate::write::writer::LogWriter;
 
 /// Handle of the Raft log. Clones are handles of the same log. The writer stops when the last handle is dropped, or at
 /// [`Self::close`].
@@ -33,10 +36,10 @@ pub struct LogStore {
 }
 
 /// State shared by the clones of a [`LogStore`].
-pub(super) struct Inner {
-    pub(super) shared: Arc<Shared>,
-    pub(super) read_path: Mutex<Option<ReadPath>>,
-    pub(super) read_bytes: usize,
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) read_path: Mutex<Option<ReadPath>>,
+    pub(crate) read_bytes: usize,
     stuck_after: Duration,
     pace: Arc<SyncPace>,
     /// Whether the disk has been released; closed for a log without a thread.

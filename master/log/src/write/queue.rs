@@ -14,17 +14,17 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use super::error::LogFailure;
-use super::ledger::Ledger;
 use super::observe::LogStats;
-use super::panics;
-use super::recover::{Loaded, Recovered};
+use super::sizes::Ledger;
 use super::tail::Tail;
 use super::vote_timing::VoteTiming;
+use crate::disk::panics;
+use crate::error::LogFailure;
+use crate::recover::{Loaded, Recovered};
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
 /// Job of the writer.
-pub(super) enum Job {
+pub(crate) enum Job {
     Append {
         entries: Vec<Entry>,
         generation: u64,
@@ -42,23 +42,23 @@ pub(super) enum Job {
 }
 
 /// The log as it will be once all queued jobs are done.
-pub(super) struct State {
-    pub(super) purged: Option<LogId>,
-    pub(super) last: Option<LogId>,
+pub(crate) struct State {
+    pub(crate) purged: Option<LogId>,
+    pub(crate) last: Option<LogId>,
     /// The index of the first entry.
-    pub(super) first: u64,
+    pub(crate) first: u64,
     /// The index of the next entry.
-    pub(super) next: u64,
-    pub(super) tail: Tail,
-    pub(super) ledger: Ledger,
+    pub(crate) next: u64,
+    pub(crate) tail: Tail,
+    pub(crate) ledger: Ledger,
     /// The vote that is durable.
-    pub(super) vote: Option<Vote>,
+    pub(crate) vote: Option<Vote>,
     /// The last entry known as committed. The writer notes it with its mark.
-    pub(super) committed: Option<LogId>,
+    pub(crate) committed: Option<LogId>,
     /// Number of times that entries were removed from the end. Reads and writes across such a removal are stale.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
     /// Entries below this index can be read from the disk.
-    pub(super) written: u64,
+    pub(crate) written: u64,
     durable: u64,
     appended_bytes: u64,
     /// Bytes of the entries that are queued, or that the writer is writing.
@@ -69,7 +69,7 @@ pub(super) struct State {
 }
 
 /// State that the log's handles and its writer share; see the module.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     /// Wakes a writer that is a thread.
     work: Condvar,
@@ -80,16 +80,16 @@ pub(super) struct Shared {
     busy: BusySince,
     /// Where the log is, for messages.
     place: Arc<str>,
-    pub(super) vote_timing: Arc<VoteTiming>,
+    pub(crate) vote_timing: Arc<VoteTiming>,
 }
 
 /// Time since which the writer waits for the disk; none if it does not wait.
 #[derive(Clone, Debug, Default)]
-pub(super) struct BusySince(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct BusySince(Arc<Mutex<Option<Instant>>>);
 
 impl BusySince {
     /// Restarts the wait, because the disk has answered within a batch of many syncs.
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         if let Some(since) = self.0.lock().as_mut() {
             *since = Instant::now();
         }
@@ -100,7 +100,7 @@ impl BusySince {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Marks the writer as waiting for the disk until this is dropped.
-pub(super) struct Busy<'a>(&'a Shared);
+pub(crate) struct Busy<'a>(&'a Shared);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
@@ -110,14 +110,14 @@ impl Drop for Busy<'_> {
 
 /// Reasons to wake the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wake {
+pub(crate) enum Wake {
     Jobs,
     Due,
     Closed,
 }
 
 impl Shared {
-    pub(super) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
+    pub(crate) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
         let Loaded { recovered, next, tail, ledger, election_max_ms } = loaded;
         let state = State {
             purged: recovered.purged,
@@ -149,12 +149,12 @@ impl Shared {
         (Arc::new(shared), recovered)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
     /// Changes the state and queues the job that will change the disk alike.
-    pub(super) fn submit(&self, change: impl FnOnce(&mut State) -> io::Result<Job>) -> io::Result<()> {
+    pub(crate) fn submit(&self, change: impl FnOnce(&mut State) -> io::Result<Job>) -> io::Result<()> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.to_io());
@@ -174,14 +174,14 @@ impl Shared {
     ///
     /// Both are taken under one lock. Read later, the position could name an entry whose append, and the truncation
     /// before it, came into the queue in between: the disk would hold another entry at that index.
-    pub(super) fn drain(&self) -> (VecDeque<(Instant, Job)>, Option<LogId>) {
+    pub(crate) fn drain(&self) -> (VecDeque<(Instant, Job)>, Option<LogId>) {
         let mut state = self.state.lock();
         let committed = state.committed.filter(|committed| state.holds(committed));
         (std::mem::take(&mut state.queue), committed)
     }
 
     /// Blocks until there is something to do.
-    pub(super) fn wait(&self, due: Option<Instant>) -> Wake {
+    pub(crate) fn wait(&self, due: Option<Instant>) -> Wake {
         let mut state = self.state.lock();
         loop {
             if let Some(wake) = state.wake(due) {
@@ -197,7 +197,7 @@ impl Shared {
     }
 
     /// Like [`Self::wait`], for a task.
-    pub(super) async fn wait_async(&self, due: Option<Instant>) -> Wake {
+    pub(crate) async fn wait_async(&self, due: Option<Instant>) -> Wake {
         loop {
             if let Some(wake) = self.state.lock().wake(due) {
                 return wake;
@@ -210,7 +210,7 @@ impl Shared {
     }
 
     /// Records that a batch is on the disk. `written` is (generation, index after the last entry) of its last append.
-    pub(super) fn batch_done(
+    pub(crate) fn batch_done(
         &self,
         written: Option<(u64, u64)>,
         vote: Option<Vote>,
@@ -229,18 +229,18 @@ impl Shared {
         state.durable = durable.unwrap_or(state.durable);
     }
 
-    pub(super) fn fail(&self, failure: &LogFailure) {
+    pub(crate) fn fail(&self, failure: &LogFailure) {
         self.state.lock().failure = Some(failure.clone());
         self.failure.send_replace(Some(failure.clone()));
     }
 
     /// Returns the handle that tells since when the disk has been busy.
-    pub(super) fn busy_since(&self) -> BusySince {
+    pub(crate) fn busy_since(&self) -> BusySince {
         self.busy.clone()
     }
 
     /// Begins a use of the disk by the writer.
-    pub(super) fn busy(&self) -> Busy<'_> {
+    pub(crate) fn busy(&self) -> Busy<'_> {
         *self.busy.0.lock() = Some(Instant::now());
         Busy(self)
     }
@@ -250,7 +250,7 @@ impl Shared {
     /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended
     /// in a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
     /// its followers' or its own acknowledgements would stay out for good.
-    pub(super) async fn failed(&self, stuck_after: Duration) -> LogFailure {
+    pub(crate) async fn failed(&self, stuck_after: Duration) -> LogFailure {
         let mut failure = self.failure.subscribe();
         loop {
             let found = tokio::time::timeout(LOOK.min(stuck_after), failure.wait_for(Option::is_some)).await;
@@ -291,17 +291,17 @@ impl Shared {
         }
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.work.notify_one();
         self.work_async.notify_one();
     }
 
-    pub(super) fn unwritten_bytes(&self) -> u64 {
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
         self.state.lock().unwritten
     }
 
-    pub(super) fn stats(&self) -> LogStats {
+    pub(crate) fn stats(&self) -> LogStats {
         let state = self.state.lock();
         LogStats {
             first: state.first,
@@ -326,7 +326,7 @@ impl State {
 
     /// Takes entries that follow the last one, and returns their bytes. An empty log that was never purged may begin
     /// anywhere: Raft begins at 0, openraft's own test suite does not always.
-    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<u64> {
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> io::Result<u64> {
         let fresh = self.purged.is_none() && self.first == self.next;
         let next = entries.first().filter(|_| fresh).map_or(self.next, |first| first.log_id.index);
         for (want, entry) in (next..).zip(entries) {
@@ -341,7 +341,7 @@ impl State {
         }
         let mut total = 0;
         for entry in entries {
-            let bytes = super::record::size_hint(entry) as u64;
+            let bytes = crate::record::entry::size_hint(entry) as u64;
             total += bytes;
             self.ledger.push(entry.log_id.index, bytes);
             self.tail.push(entry.clone());
@@ -361,7 +361,7 @@ impl State {
     }
 
     /// Keeps the entries up to `last` only.
-    pub(super) fn truncate(&mut self, last: Option<LogId>) -> u64 {
+    pub(crate) fn truncate(&mut self, last: Option<LogId>) -> u64 {
         let from = last.map_or(0, |last| last.index + 1).max(self.first);
         if from < self.next {
             self.next = from;
@@ -375,7 +375,7 @@ impl State {
     }
 
     /// Forgets entries up to `upto`. Returns up to where they are gone, which only grows.
-    pub(super) fn purge(&mut self, upto: LogId) -> LogId {
+    pub(crate) fn purge(&mut self, upto: LogId) -> LogId {
         if let Some(purged) = self.purged.filter(|purged| purged.index >= upto.index) {
             return purged;
         }

@@ -9,14 +9,14 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::disk::LogDisk;
-use super::error::{Damage, OpenError, says_damaged};
-use super::ledger::Ledger;
-use super::marks;
-use super::pack::{self, Assembler, Key, PieceError};
-use super::record::{self, RecordError};
-use super::tail::Tail;
+use crate::disk::LogDisk;
+use crate::error::{Damage, OpenError, says_damaged};
+use crate::record::entry::{self, RecordError};
+use crate::record::hard_state;
+use crate::record::pack::{self, Assembler, Key, PieceError};
 use crate::types::{Entry, LogId, Vote};
+use crate::write::sizes::Ledger;
+use crate::write::tail::Tail;
 
 /// Contents of a log when it was opened.
 #[derive(Debug, Clone, Default)]
@@ -49,16 +49,16 @@ pub struct Truncated {
 }
 
 /// Contents of the disk that the open log needs.
-pub(super) struct Loaded {
-    pub(super) recovered: Recovered,
-    pub(super) next: u64,
-    pub(super) tail: Tail,
-    pub(super) ledger: Ledger,
+pub(crate) struct Loaded {
+    pub(crate) recovered: Recovered,
+    pub(crate) next: u64,
+    pub(crate) tail: Tail,
+    pub(crate) ledger: Ledger,
     /// Election timeout that was stored with the vote.
-    pub(super) election_max_ms: u64,
+    pub(crate) election_max_ms: u64,
 }
 
-pub(super) fn recover(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, OpenError> {
+pub(crate) fn recover(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, OpenError> {
     let place = disk.place();
     let result = Scan::run(disk, tail_bytes);
     result.map_err(|stop| match stop {
@@ -110,11 +110,12 @@ struct Scan {
 impl Scan {
     fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, Stop> {
         let view = disk.view();
-        let vote = small(view.get(marks::VOTE)?, "the vote", marks::decode_vote)?;
+        let vote = small(view.get(hard_state::VOTE)?, "the vote", hard_state::decode_vote)?;
         let election_max_ms = vote.map_or(0, |(_, election_max_ms)| election_max_ms);
         let vote = vote.map(|(vote, _)| vote);
-        let committed = small(view.get(marks::COMMITTED)?, "the committed index", marks::decode_log_id)?;
-        let purged = small(view.get(marks::PURGED)?, "the purged index", marks::decode_log_id)?;
+        let committed =
+            small(view.get(hard_state::COMMITTED)?, "the committed index", hard_state::decode_log_id)?;
+        let purged = small(view.get(hard_state::PURGED)?, "the purged index", hard_state::decode_log_id)?;
 
         // Entries below `first` are purged, even if some of them remain on the disk.
         let first = purged.map_or(0, |id| id.index + 1);
@@ -217,7 +218,7 @@ impl Scan {
             );
         }
         self.last = Some(id);
-        self.ledger.push(id.index, record::size_hint(&entry) as u64);
+        self.ledger.push(id.index, entry::size_hint(&entry) as u64);
         self.tail.push(entry);
         self.tail.evict(self.next);
         Ok(())

@@ -2,19 +2,19 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::record::RecordError;
+use super::entry::RecordError;
 
 /// Reads fields from the front of a slice. A slice that is too short is an error, never a panic.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
         if len > self.rest.len() {
             return Err(RecordError::Short { need: len, have: self.rest.len() });
         }
@@ -29,30 +29,30 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, RecordError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, RecordError> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, RecordError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, RecordError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, RecordError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, RecordError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
     /// Returns the bytes that are left.
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// Checks that no bytes are left. A record that is longer than expected is of another build, or damaged.
-    pub(super) fn end(&self) -> Result<(), RecordError> {
+    pub(crate) fn end(&self) -> Result<(), RecordError> {
         if self.rest.is_empty() { Ok(()) } else { Err(RecordError::Trailing { left: self.rest.len() }) }
     }
 }
 
 /// Writes a length. Lengths come from memory, so none is above `u32::MAX`; if one were, it would read back as an error.
-pub(super) fn put_len(out: &mut BytesMut, len: usize) {
+pub(crate) fn put_len(out: &mut BytesMut, len: usize) {
     out.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
 }

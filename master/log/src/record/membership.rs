@@ -12,7 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mc_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::record::{self, FORMAT, RecordError};
+use super::entry::{self, FORMAT, RecordError};
 use super::wire::Reader;
 use crate::types::{MasterNode, Membership, StoredMembership};
 
@@ -33,7 +33,7 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
         None => out.put_u8(0),
         Some(id) => {
             out.put_u8(1);
-            record::put_log_id(&mut out, id);
+            entry::put_log_id(&mut out, id);
         }
     }
     out.put_slice(&encode(stored.membership()));
@@ -46,16 +46,16 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
 /// When the bytes are not exactly one membership of this format, or one that Raft does not allow.
 pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> {
     let mut reader = Reader::new(bytes);
-    record::check_format(reader.u8()?)?;
+    entry::check_format(reader.u8()?)?;
     let log_id = match reader.u8()? {
         0 => None,
-        1 => Some(record::read_log_id(&mut reader)?),
+        1 => Some(entry::read_log_id(&mut reader)?),
         found => return Err(RecordError::Kind { found }),
     };
     Ok(StoredMembership::new(log_id, decode(reader.rest())?))
 }
 
-pub(super) fn encode(membership: &Membership) -> Vec<u8> {
+pub(crate) fn encode(membership: &Membership) -> Vec<u8> {
     let record = Record {
         configs: membership.get_joint_config().clone(),
         nodes: membership.nodes().map(|(id, node)| (*id, node.clone())).collect(),
@@ -64,7 +64,7 @@ pub(super) fn encode(membership: &Membership) -> Vec<u8> {
 }
 
 /// Decodes the whole of `bytes`.
-pub(super) fn decode(bytes: &[u8]) -> Result<Membership, RecordError> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Membership, RecordError> {
     let impossible = |error: &dyn ToString| RecordError::Membership(error.to_string());
     let (record, rest) = postcard::take_from_bytes::<Record>(bytes).map_err(|error| impossible(&error))?;
     if !rest.is_empty() {

@@ -25,7 +25,7 @@ const ITS_THREADS: &str = "sled-io-";
 
 /// Returns the name and the message of the database's first thread that ended in a panic. Known in a process that
 /// called [`keep_caught_panics_quiet`].
-pub(super) fn on_threads_of_the_database() -> Option<String> {
+pub(crate) fn on_threads_of_the_database() -> Option<String> {
     ON_ITS_THREADS.lock().clone()
 }
 
@@ -42,7 +42,7 @@ thread_local! {
 }
 
 /// Runs `work`. If it panics, returns the message and the place of the panic.
-pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     let before = PANICS.replace(Panics::Catch);
     let result = catch_unwind(AssertUnwindSafe(work));
     let after = PANICS.replace(before);

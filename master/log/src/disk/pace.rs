@@ -43,11 +43,11 @@ impl Pace {
 }
 
 impl SyncPace {
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.lock().begun = Some(Instant::now());
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let now = Instant::now();
         let mut syncs = self.0.lock();
         if let Some(begun) = syncs.begun.take() {

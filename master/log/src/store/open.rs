@@ -3,7 +3,11 @@ use std::path::Path;
 
 use futures::future::BoxFuture;
 
-use super::{LogOptions, LogStore, OpenError, Recovered, SledOptions};
+use super::LogStore;
+use crate::disk::sled::SledOptions;
+use crate::error::OpenError;
+use crate::recover::Recovered;
+use crate::write::options::LogOptions;
 
 /// Opens the log of a master. A simulation opens it on a disk that loses writes which were not synced.
 pub trait OpenLog: fmt::Debug + Send + Sync {

@@ -8,14 +8,14 @@ const STEP: u64 = 64 << 10;
 
 /// Bytes by index. `total` includes the entries that were there when the log was opened. Only appends change it.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     /// First index and bytes before it, about one pair for every [`STEP`] bytes.
     steps: VecDeque<(u64, u64)>,
     total: u64,
 }
 
 impl Ledger {
-    pub(super) fn push(&mut self, index: u64, bytes: u64) {
+    pub(crate) fn push(&mut self, index: u64, bytes: u64) {
         if self.steps.back().is_none_or(|(_, before)| self.total - before >= STEP) {
             self.steps.push_back((index, self.total));
         }
@@ -23,7 +23,7 @@ impl Ledger {
     }
 
     /// Forgets entries from `from` on, to within a step.
-    pub(super) fn truncate(&mut self, from: u64) {
+    pub(crate) fn truncate(&mut self, from: u64) {
         while let Some((_, before)) = self.steps.back().filter(|(first, _)| *first >= from) {
             self.total = *before;
             self.steps.pop_back();
@@ -31,14 +31,14 @@ impl Ledger {
     }
 
     /// Forgets entries up to `upto`, to within a step.
-    pub(super) fn purge(&mut self, upto: u64) {
+    pub(crate) fn purge(&mut self, upto: u64) {
         while self.steps.get(1).is_some_and(|(first, _)| *first <= upto + 1) {
             self.steps.pop_front();
         }
     }
 
     /// Returns the bytes of the entries from `from` on, to within a step.
-    pub(super) fn since(&self, from: u64) -> u64 {
+    pub(crate) fn since(&self, from: u64) -> u64 {
         let at = self.steps.partition_point(|(first, _)| *first <= from);
         let before = at.checked_sub(1).and_then(|at| self.steps.get(at)).or(self.steps.front());
         before.map_or(0, |(_, before)| self.total - before)

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct VoteTiming(AtomicU64);
 
 impl VoteTiming {
-    pub(super) fn recorded(election_max_ms: u64) -> Self {
+    pub(crate) fn recorded(election_max_ms: u64) -> Self {
         Self(AtomicU64::new(election_max_ms))
     }
 
@@ -19,7 +19,7 @@ impl VoteTiming {
         Duration::from_millis(self.ms())
     }
 
-    pub(super) fn ms(&self) -> u64 {
+    pub(crate) fn ms(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 

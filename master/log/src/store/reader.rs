@@ -9,14 +9,13 @@ use futures::Stream;
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
-use super::disk::LogView;
-use super::packs;
-use super::panics::caught;
-use super::store::Inner;
+use super::Inner;
+use crate::disk::panics::caught;
+use crate::disk::{LogView, packs};
 use crate::types::{Entry, TypeConfig, Vote};
 
 /// Way in which reads reach the disk.
-pub(super) enum ReadPath {
+pub(crate) enum ReadPath {
     /// On a thread of their own, because they block, and because the database must never be dropped inside a runtime.
     Thread(mpsc::Sender<ReadJob>),
     /// On the caller's thread, for a disk in memory.
@@ -24,7 +23,7 @@ pub(super) enum ReadPath {
 }
 
 /// A read for the reading thread.
-pub(super) struct ReadJob {
+pub(crate) struct ReadJob {
     from: u64,
     to: u64,
     max_bytes: usize,
@@ -32,7 +31,7 @@ pub(super) struct ReadJob {
 }
 
 /// Runs the reading thread. It ends when all senders of jobs are gone.
-pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
+pub(crate) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
     while let Ok(job) = jobs.recv() {
         let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
             .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database panicked: {why}"))));
@@ -43,7 +42,7 @@ pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
 /// Reader of the log. There may be any number of them.
 #[derive(Clone)]
 pub struct LogReader {
-    pub(super) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl LogReader {

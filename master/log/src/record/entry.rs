@@ -16,7 +16,7 @@ use super::wire::Reader;
 use crate::types::{Entry, LogId, Proposal};
 
 /// The format of all that this build writes to the log. It reads no other.
-pub(super) const FORMAT: u8 = 2;
+pub(crate) const FORMAT: u8 = 2;
 
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
@@ -107,25 +107,25 @@ pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, Recor
     Ok(Entry { log_id, payload })
 }
 
-pub(super) fn check_format(found: u8) -> Result<(), RecordError> {
+pub(crate) fn check_format(found: u8) -> Result<(), RecordError> {
     if found == FORMAT { Ok(()) } else { Err(RecordError::Format { found }) }
 }
 
 /// Appends an entry's record.
-pub(super) fn put_record(out: &mut BytesMut, entry: &Entry) {
+pub(crate) fn put_record(out: &mut BytesMut, entry: &Entry) {
     put_log_id(out, &entry.log_id);
     put_payload(out, entry);
 }
 
 /// Reads what [`put_record`] wrote.
-pub(super) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
+pub(crate) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
     let mut reader = Reader::new(record);
     let log_id = read_log_id(&mut reader)?;
     decode_entry_bytes(log_id, &record.slice(LOG_ID_LEN..))
 }
 
 /// Returns the size of an entry in memory, which is nearly that on disk.
-pub(super) fn size_hint(entry: &Entry) -> usize {
+pub(crate) fn size_hint(entry: &Entry) -> usize {
     let body = match &entry.payload {
         EntryPayload::Blank => 0,
         EntryPayload::Normal(proposal) => proposal.0.len(),
@@ -136,12 +136,12 @@ pub(super) fn size_hint(entry: &Entry) -> usize {
 
 const LOG_ID_LEN: usize = 16;
 
-pub(super) fn put_log_id(out: &mut BytesMut, id: &LogId) {
+pub(crate) fn put_log_id(out: &mut BytesMut, id: &LogId) {
     out.put_u64(id.leader_id.term);
     out.put_u64(id.index);
 }
 
-pub(super) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
+pub(crate) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
     Ok(LogId::new_term_index(reader.u64()?, reader.u64()?))
 }
 

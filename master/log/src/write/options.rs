@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::LogObserver;
-use super::pace::SyncPace;
+use crate::disk::pace::SyncPace;
 
 /// Guarantee of an acknowledged entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
+use super::{KeyValue, LogDisk, LogView, Mark, Visit};
 
 /// A [`LogDisk`] in memory. Clones are handles to the same disk, so a test keeps one while the log owns another.
 #[derive(Clone)]

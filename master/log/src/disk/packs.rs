@@ -7,18 +7,18 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::disk::{LogDisk, LogView, Mark};
 use super::pace::SyncPace;
-use super::pack::{self, Assembler, Key, Piece, PieceError};
-use super::record;
-use super::shared::BusySince;
+use super::{LogDisk, LogView, Mark};
+use crate::record::entry;
+use crate::record::pack::{self, Assembler, Key, Piece, PieceError};
 use crate::types::Entry;
+use crate::write::queue::BusySince;
 
 /// Number of values that a purge deletes at a time. It takes a few milliseconds, for which an append may have to wait.
 const PURGE_SLICE: usize = 256;
 
 /// The packs, as their writer changes them.
-pub(super) struct Packs {
+pub(crate) struct Packs {
     disk: Box<dyn LogDisk>,
     view: Arc<dyn LogView>,
     pace: Arc<SyncPace>,
@@ -28,13 +28,13 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    pub(super) fn new(disk: Box<dyn LogDisk>, pace: Arc<SyncPace>, busy: BusySince) -> Self {
+    pub(crate) fn new(disk: Box<dyn LogDisk>, pace: Arc<SyncPace>, busy: BusySince) -> Self {
         let view = disk.view();
         Self { disk, view, pace, busy, unsynced: 0 }
     }
 
     /// Sets a key, and syncs if that is due.
-    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.disk.put(key, value)?;
         self.wrote(key.len() + value.len())
     }
@@ -58,39 +58,39 @@ impl Packs {
     }
 
     /// Hands all writes to the kernel.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.disk.flush()
     }
 
     /// Makes all flushed writes survive the loss of power.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.disk.sync()?;
         self.busy.answered();
         self.unsynced = 0;
         Ok(())
     }
 
-    pub(super) fn write_mark(&mut self, mark: Mark) -> io::Result<()> {
+    pub(crate) fn write_mark(&mut self, mark: Mark) -> io::Result<()> {
         self.disk.write_mark(mark)
     }
 
-    pub(super) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         self.disk.mark()
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         self.disk.place()
     }
 
     /// Writes entries that follow what is there. Returns the bytes written.
-    pub(super) fn append(&mut self, entries: &[&Entry]) -> io::Result<u64> {
+    pub(crate) fn append(&mut self, entries: &[&Entry]) -> io::Result<u64> {
         let cap = self.disk.value_cap();
         pack::encode(entries, cap, |key, value| self.put(key, value))
     }
 
     /// Removes all entries from index `from` on: whole values from the end backward, then the pack that holds the
     /// boundary is rewritten in one write.
-    pub(super) fn truncate(&mut self, from: u64) -> io::Result<()> {
+    pub(crate) fn truncate(&mut self, from: u64) -> io::Result<()> {
         let mut keys = Vec::new();
         self.view.scan(&Key::pack(from), &mut |key, _| match Key::index_of(key) {
             Some(_) => {
@@ -118,7 +118,7 @@ impl Packs {
 
     /// Deletes a slice of the values whose entries all lie at or below `upto`, from the front; a pack that holds the
     /// boundary stays. Says whether there may be more.
-    pub(super) fn purge_slice(&mut self, upto: u64) -> io::Result<bool> {
+    pub(crate) fn purge_slice(&mut self, upto: u64) -> io::Result<bool> {
         let mut keys = Vec::new();
         self.view.scan(&Key::pack(0), &mut |key, value| {
             if keys.len() == PURGE_SLICE || Key::index_of(key).is_none() || !pack::ends_by(value, upto) {
@@ -133,14 +133,14 @@ impl Packs {
         Ok(keys.len() == PURGE_SLICE)
     }
 
-    pub(super) fn view(&self) -> Arc<dyn LogView> {
+    pub(crate) fn view(&self) -> Arc<dyn LogView> {
         Arc::clone(&self.view)
     }
 }
 
 /// Reads the entries from index `from` up to, not including, `to`, at most about `max_bytes` of them but at least one.
 /// Begins later when the front has been purged; ends earlier when the log does.
-pub(super) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
     let start = match view.floor(&Key::last(from))? {
         Some((key, _)) => Key::index_of(&key).unwrap_or(from),
         None => from,
@@ -161,7 +161,7 @@ pub(super) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> 
             }
         };
         for entry in found.into_iter().filter(|entry| (from..to).contains(&entry.log_id.index)) {
-            bytes += record::size_hint(&entry);
+            bytes += entry::size_hint(&entry);
             if !entries.is_empty() && bytes > max_bytes {
                 return ControlFlow::Break(());
             }

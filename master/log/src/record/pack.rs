@@ -13,31 +13,31 @@ use std::io;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::record::{self, FORMAT, RecordError};
+use super::entry::{self, FORMAT, RecordError};
 use super::wire::Reader;
 use crate::types::Entry;
 
-pub(super) const HEADER: usize = 22;
-pub(super) const CRC_AT: usize = 18;
+pub(crate) const HEADER: usize = 22;
+pub(crate) const CRC_AT: usize = 18;
 const PACK: u8 = 1;
 const PART: u8 = 2;
 
 /// The first byte of the keys of packs and parts.
-pub(super) const LOG: u8 = b'L';
+pub(crate) const LOG: u8 = b'L';
 
 /// Key of a pack or of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
+pub(crate) struct Key {
     bytes: [u8; 13],
     len: usize,
 }
 
 impl Key {
-    pub(super) fn pack(index: u64) -> Self {
+    pub(crate) fn pack(index: u64) -> Self {
         Self { len: 9, ..Self::part(index, 0) }
     }
 
-    pub(super) fn part(index: u64, part: u32) -> Self {
+    pub(crate) fn part(index: u64, part: u32) -> Self {
         let mut bytes = [0; 13];
         bytes[0] = LOG;
         bytes[1..9].copy_from_slice(&index.to_be_bytes());
@@ -46,18 +46,18 @@ impl Key {
     }
 
     /// Returns the greatest key that an entry of this index can have.
-    pub(super) fn last(index: u64) -> Self {
+    pub(crate) fn last(index: u64) -> Self {
         Self::part(index, u32::MAX)
     }
 
     /// Returns the index in a key of the log; `None` for any other key.
-    pub(super) fn index_of(key: &[u8]) -> Option<u64> {
+    pub(crate) fn index_of(key: &[u8]) -> Option<u64> {
         let index = key.strip_prefix(&[LOG])?.get(..8)?;
         (key.len() == 9 || key.len() == 13).then_some(u64::from_be_bytes(index.try_into().ok()?))
     }
 
     /// Whether a key of the log is that of a part.
-    pub(super) fn is_part(key: &[u8]) -> bool {
+    pub(crate) fn is_part(key: &[u8]) -> bool {
         key.len() == 13
     }
 }
@@ -71,7 +71,7 @@ impl std::ops::Deref for Key {
 
 /// Error of reading a value of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PieceError {
+pub(crate) enum PieceError {
     /// The value does not match its checksum, its length or its key. It is torn or damaged.
     Damaged(String),
     /// The value is whole, but this build cannot read it.
@@ -79,13 +79,13 @@ pub(super) enum PieceError {
 }
 
 /// One value of the log.
-pub(super) enum Piece {
+pub(crate) enum Piece {
     Pack(Vec<Entry>),
     Part { index: u64, part: u32, parts: u32, bytes: Bytes },
 }
 
 /// Cuts entries, in order, into values of at most `cap` bytes, and hands each over with its key. Returns the bytes.
-pub(super) fn encode(
+pub(crate) fn encode(
     entries: &[&Entry],
     cap: usize,
     mut emit: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
@@ -99,7 +99,7 @@ pub(super) fn encode(
     let mut record = BytesMut::new();
     for entry in entries {
         record.clear();
-        record::put_record(&mut record, entry);
+        entry::put_record(&mut record, entry);
         if pack.count > 0 && pack.value.len() + 4 + record.len() > cap {
             emit(Key::pack(pack.first), pack.finish())?;
         }
@@ -163,13 +163,13 @@ fn write_header(value: &mut [u8], kind: u8, first: u64, count: u32, part: u32) {
     value[CRC_AT..HEADER].copy_from_slice(&crc.to_be_bytes());
 }
 
-pub(super) fn checksum(value: &[u8]) -> u32 {
+pub(crate) fn checksum(value: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&value[..CRC_AT]), &value[HEADER..])
 }
 
 /// Whether all entries of a value lie at or below `upto`. Reads the header alone: the caller only decides what to
 /// delete.
-pub(super) fn ends_by(value: &[u8], upto: u64) -> bool {
+pub(crate) fn ends_by(value: &[u8], upto: u64) -> bool {
     if value.len() < HEADER {
         return false;
     }
@@ -182,7 +182,7 @@ pub(super) fn ends_by(value: &[u8], upto: u64) -> bool {
 }
 
 /// Reads one value and checks it against its key.
-pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
     let damaged = |what: &str| PieceError::Damaged(what.to_owned());
     if value.len() < HEADER {
         return Err(damaged("it is shorter than a header"));
@@ -195,7 +195,7 @@ pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
     // From here on the bytes are those that were written. A value that cannot be read is of another build, not torn.
     let unreadable = PieceError::Unreadable;
     let mut reader = Reader::new(header);
-    record::check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
+    entry::check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
     let kind = reader.u8().map_err(PieceError::Unreadable)?;
     let first = reader.u64().map_err(PieceError::Unreadable)?;
     let count = reader.u32().map_err(PieceError::Unreadable)?;
@@ -222,7 +222,7 @@ fn decode_pack(first: u64, count: u32, body: &Bytes) -> Result<Vec<Entry>, Recor
         let len = reader.u32()? as usize;
         reader.bytes(len)?;
         at += 4;
-        let entry = record::read_record(&body.slice(at..at + len))?;
+        let entry = entry::read_record(&body.slice(at..at + len))?;
         at += len;
         if entry.log_id.index != index {
             return Err(RecordError::Order);
@@ -235,7 +235,7 @@ fn decode_pack(first: u64, count: u32, body: &Bytes) -> Result<Vec<Entry>, Recor
 
 /// Joins parts to entries. It takes the pieces in the order of their keys.
 #[derive(Default)]
-pub(super) struct Assembler {
+pub(crate) struct Assembler {
     pending: Option<Pending>,
 }
 
@@ -249,7 +249,7 @@ struct Pending {
 impl Assembler {
     /// Takes a piece and returns the entries it completes (none while parts are missing). An error names an entry
     /// whose parts do not follow one another although the piece itself is whole.
-    pub(super) fn feed(&mut self, piece: Piece) -> Result<Vec<Entry>, PieceError> {
+    pub(crate) fn feed(&mut self, piece: Piece) -> Result<Vec<Entry>, PieceError> {
         match (piece, self.pending.take()) {
             (Piece::Pack(entries), None) => Ok(entries),
             (Piece::Part { index, part: 0, parts, bytes }, None) => {
@@ -278,7 +278,7 @@ impl Assembler {
         match self.pending.take_if(|pending| pending.next >= pending.parts) {
             None => Ok(Vec::new()),
             Some(pending) => {
-                let entry = record::read_record(&pending.record.freeze()).map_err(PieceError::Unreadable)?;
+                let entry = entry::read_record(&pending.record.freeze()).map_err(PieceError::Unreadable)?;
                 if entry.log_id.index != pending.index {
                     return Err(PieceError::Unreadable(RecordError::Order));
                 }
@@ -288,7 +288,7 @@ impl Assembler {
     }
 
     /// Returns the entry of which parts are missing, with the number of parts that are there and of all.
-    pub(super) fn incomplete(&self) -> Option<(u64, u32, u32)> {
+    pub(crate) fn incomplete(&self) -> Option<(u64, u32, u32)> {
         self.pending.as_ref().map(|pending| (pending.index, pending.next, pending.parts))
     }
 }

@@ -2,10 +2,9 @@
 
 use std::io;
 
-use super::disk::LogView;
-use super::marks;
-use super::packs;
-use super::record::RecordError;
+use super::{LogView, packs};
+use crate::record::entry::RecordError;
+use crate::record::hard_state;
 use crate::types::{LogId, Vote};
 
 /// Returns the vote on a disk.
@@ -13,7 +12,7 @@ use crate::types::{LogId, Vote};
 /// # Errors
 /// When the disk, or the vote, can't be read.
 pub fn vote_on(view: &dyn LogView) -> io::Result<Option<Vote>> {
-    Ok(small(view, marks::VOTE, marks::decode_vote)?.map(|(vote, _)| vote))
+    Ok(small(view, hard_state::VOTE, hard_state::decode_vote)?.map(|(vote, _)| vote))
 }
 
 /// Returns the last entry that was purged from a disk because a snapshot covers it.
@@ -21,7 +20,7 @@ pub fn vote_on(view: &dyn LogView) -> io::Result<Option<Vote>> {
 /// # Errors
 /// When the disk, or the record, can't be read.
 pub fn purged_from(view: &dyn LogView) -> io::Result<Option<LogId>> {
-    small(view, marks::PURGED, marks::decode_log_id)
+    small(view, hard_state::PURGED, hard_state::decode_log_id)
 }
 
 /// Whether a disk holds the entry `id`, or has purged it.

@@ -8,23 +8,23 @@
 use bytes::{BufMut, BytesMut};
 use mc_types::NodeId;
 
-use super::record::{self, FORMAT, RecordError};
+use super::entry::{self, FORMAT, RecordError};
 use super::wire::Reader;
 use crate::types::{LogId, Vote};
 
-pub(super) const VOTE: &[u8] = b"V";
-pub(super) const COMMITTED: &[u8] = b"C";
-pub(super) const PURGED: &[u8] = b"P";
+pub(crate) const VOTE: &[u8] = b"V";
+pub(crate) const COMMITTED: &[u8] = b"C";
+pub(crate) const PURGED: &[u8] = b"P";
 
 /// Appends the checksum of the bytes before it.
-pub(super) fn seal(mut out: BytesMut) -> BytesMut {
+pub(crate) fn seal(mut out: BytesMut) -> BytesMut {
     let crc = crc32c::crc32c(&out);
     out.put_u32(crc);
     out
 }
 
 /// Checks the checksum and the format, and returns a reader of the rest.
-pub(super) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
+pub(crate) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
         return Err(RecordError::Short { need: 4, have: bytes.len() });
     };
@@ -32,13 +32,13 @@ pub(super) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
         return Err(RecordError::Checksum);
     }
     let mut reader = Reader::new(body);
-    record::check_format(reader.u8()?)?;
+    entry::check_format(reader.u8()?)?;
     Ok(reader)
 }
 
 /// Encodes a vote, and the longest election timeout, in ms, that this node has promised other masters to wait since; 0
 /// if it has promised none.
-pub(super) fn encode_vote(vote: &Vote, election_max_ms: u64) -> BytesMut {
+pub(crate) fn encode_vote(vote: &Vote, election_max_ms: u64) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(FORMAT);
     out.put_u64(vote.leader_id.term);
@@ -48,7 +48,7 @@ pub(super) fn encode_vote(vote: &Vote, election_max_ms: u64) -> BytesMut {
     seal(out)
 }
 
-pub(super) fn decode_vote(bytes: &[u8]) -> Result<(Vote, u64), RecordError> {
+pub(crate) fn decode_vote(bytes: &[u8]) -> Result<(Vote, u64), RecordError> {
     let mut reader = open(bytes)?;
     let (term, node) = (reader.u64()?, NodeId(reader.u64()?));
     let vote = match reader.u8()? {
@@ -61,16 +61,16 @@ pub(super) fn decode_vote(bytes: &[u8]) -> Result<(Vote, u64), RecordError> {
     Ok((vote, election_max_ms))
 }
 
-pub(super) fn encode_log_id(id: &LogId) -> BytesMut {
+pub(crate) fn encode_log_id(id: &LogId) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(FORMAT);
-    record::put_log_id(&mut out, id);
+    entry::put_log_id(&mut out, id);
     seal(out)
 }
 
-pub(super) fn decode_log_id(bytes: &[u8]) -> Result<LogId, RecordError> {
+pub(crate) fn decode_log_id(bytes: &[u8]) -> Result<LogId, RecordError> {
     let mut reader = open(bytes)?;
-    let id = record::read_log_id(&mut reader)?;
+    let id = entry::read_log_id(&mut reader)?;
     reader.end()?;
     Ok(id)
 }

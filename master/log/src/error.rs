@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::record::entry::RecordError;
+use crate::record::format::RecordError;
 
 /// Error of opening a log. Nothing on the disk has been changed.
 #[derive(Debug, thiserror::Error)]

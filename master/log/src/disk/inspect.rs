@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{LogView, packs};
-use crate::record::entry::RecordError;
+use crate::record::format::RecordError;
 use crate::record::hard_state;
 use crate::types::{LogId, Vote};
 

@@ -16,7 +16,7 @@ use std::path::Path;
 use bytes::{BufMut, BytesMut};
 
 use super::Mark;
-use crate::record::entry::{FORMAT, RecordError};
+use crate::record::format::{FORMAT, RecordError};
 use crate::record::hard_state;
 
 const NAME: &str = "durable";

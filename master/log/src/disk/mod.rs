@@ -1,6 +1,7 @@
 //! The log's disk: an ordered map of small values. Packs, recovery, truncation and purging are written once above it
 //! ([`packs`], [`crate::recover`]), so that the simulated disk tests the code that runs on the real one.
 
+pub(crate) mod busy;
 pub(crate) mod inspect;
 pub(crate) mod mark_file;
 pub(crate) mod memory;

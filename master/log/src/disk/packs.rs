@@ -7,12 +7,12 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::busy::BusySince;
 use super::pace::SyncPace;
 use super::{LogDisk, LogView, Mark};
 use crate::record::entry;
 use crate::record::pack::{self, Assembler, Key, Piece, PieceError};
 use crate::types::Entry;
-use crate::write::queue::BusySince;
 
 /// Number of values that a purge deletes at a time. It takes a few milliseconds, for which an append may have to wait.
 const PURGE_SLICE: usize = 256;

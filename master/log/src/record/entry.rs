@@ -11,66 +11,14 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use openraft::EntryPayload;
 
+use super::format::{FORMAT, RecordError, check_format};
 use super::membership;
-use super::wire::Reader;
+use super::wire::{LOG_ID_LEN, Reader, put_log_id, read_log_id};
 use crate::types::{Entry, LogId, Proposal};
-
-/// The format of all that this build writes to the log. It reads no other.
-pub(crate) const FORMAT: u8 = 2;
 
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
 const MEMBERSHIP: u8 = 2;
-
-/// Error of decoding a record.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
-    /// The bytes end inside a field.
-    #[error("the record is cut short: {need} bytes needed, {have} left")]
-    Short {
-        /// Bytes the field needs.
-        need: usize,
-        /// Bytes that are left.
-        have: usize,
-    },
-    /// Bytes follow the last field.
-    #[error("{left} bytes follow the end of the record")]
-    Trailing {
-        /// Number of bytes.
-        left: usize,
-    },
-    /// Written by another build.
-    #[error(
-        "record format {found} is {} than this build's {FORMAT}: start the build of mc-master that wrote it",
-        than_ours(*.found)
-    )]
-    Format {
-        /// The format found.
-        found: u8,
-    },
-    /// A kind of payload, or a flag, that does not exist.
-    #[error("the record has a field of kind {found}, which does not exist in format {FORMAT}")]
-    Kind {
-        /// The kind found.
-        found: u8,
-    },
-    /// The bytes do not match their checksum.
-    #[error("the checksum does not match")]
-    Checksum,
-    /// Indexes out of order.
-    #[error("the record has indexes out of order")]
-    Order,
-    /// A membership in other bytes than its one encoding.
-    #[error("the record holds a membership that no mc-master has encoded")]
-    NotCanonical,
-    /// Bytes that are no membership, or one that Raft does not allow.
-    #[error("the record holds an impossible membership: {0}")]
-    Membership(String),
-}
-
-fn than_ours(format: u8) -> &'static str {
-    if format > FORMAT { "newer" } else { "older" }
-}
 
 /// Encodes an entry's payload, as `mc.v1.Entry.payload` carries it and the log stores it.
 #[must_use]
@@ -107,10 +55,6 @@ pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, Recor
     Ok(Entry { log_id, payload })
 }
 
-pub(crate) fn check_format(found: u8) -> Result<(), RecordError> {
-    if found == FORMAT { Ok(()) } else { Err(RecordError::Format { found }) }
-}
-
 /// Appends an entry's record.
 pub(crate) fn put_record(out: &mut BytesMut, entry: &Entry) {
     put_log_id(out, &entry.log_id);
@@ -132,17 +76,6 @@ pub(crate) fn size_hint(entry: &Entry) -> usize {
         EntryPayload::Membership(membership) => membership.nodes().count() * 128,
     };
     LOG_ID_LEN + 2 + body
-}
-
-const LOG_ID_LEN: usize = 16;
-
-pub(crate) fn put_log_id(out: &mut BytesMut, id: &LogId) {
-    out.put_u64(id.leader_id.term);
-    out.put_u64(id.index);
-}
-
-pub(crate) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
-    Ok(LogId::new_term_index(reader.u64()?, reader.u64()?))
 }
 
 fn put_payload(out: &mut BytesMut, entry: &Entry) {

@@ -8,8 +8,8 @@
 use bytes::{BufMut, BytesMut};
 use mc_types::NodeId;
 
-use super::entry::{self, FORMAT, RecordError};
-use super::wire::Reader;
+use super::format::{FORMAT, RecordError, check_format};
+use super::wire::{Reader, put_log_id, read_log_id};
 use crate::types::{LogId, Vote};
 
 pub(crate) const VOTE: &[u8] = b"V";
@@ -32,7 +32,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
         return Err(RecordError::Checksum);
     }
     let mut reader = Reader::new(body);
-    entry::check_format(reader.u8()?)?;
+    check_format(reader.u8()?)?;
     Ok(reader)
 }
 
@@ -64,13 +64,13 @@ pub(crate) fn decode_vote(bytes: &[u8]) -> Result<(Vote, u64), RecordError> {
 pub(crate) fn encode_log_id(id: &LogId) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(FORMAT);
-    entry::put_log_id(&mut out, id);
+    put_log_id(&mut out, id);
     seal(out)
 }
 
 pub(crate) fn decode_log_id(bytes: &[u8]) -> Result<LogId, RecordError> {
     let mut reader = open(bytes)?;
-    let id = entry::read_log_id(&mut reader)?;
+    let id = read_log_id(&mut reader)?;
     reader.end()?;
     Ok(id)
 }

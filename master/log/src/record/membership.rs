@@ -12,8 +12,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mc_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::entry::{self, FORMAT, RecordError};
-use super::wire::Reader;
+use super::format::{FORMAT, RecordError, check_format};
+use super::wire::{Reader, put_log_id, read_log_id};
 use crate::types::{MasterNode, Membership, StoredMembership};
 
 /// A membership as it is encoded. A type of our own, so that a release of openraft cannot change the bytes.
@@ -33,7 +33,7 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
         None => out.put_u8(0),
         Some(id) => {
             out.put_u8(1);
-            entry::put_log_id(&mut out, id);
+            put_log_id(&mut out, id);
         }
     }
     out.put_slice(&encode(stored.membership()));
@@ -46,10 +46,10 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
 /// When the bytes are not exactly one membership of this format, or one that Raft does not allow.
 pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> {
     let mut reader = Reader::new(bytes);
-    entry::check_format(reader.u8()?)?;
+    check_format(reader.u8()?)?;
     let log_id = match reader.u8()? {
         0 => None,
-        1 => Some(entry::read_log_id(&mut reader)?),
+        1 => Some(read_log_id(&mut reader)?),
         found => return Err(RecordError::Kind { found }),
     };
     Ok(StoredMembership::new(log_id, decode(reader.rest())?))

@@ -13,8 +13,9 @@ use std::io;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::entry::{self, FORMAT, RecordError};
-use super::wire::Reader;
+use super::entry;
+use super::format::{FORMAT, RecordError, check_format};
+use super::wire::{Reader, put_len};
 use crate::types::Entry;
 
 pub(crate) const HEADER: usize = 22;
@@ -135,7 +136,7 @@ impl Builder {
             self.value.put_bytes(0, HEADER);
         }
         self.count += 1;
-        super::wire::put_len(&mut self.value, record.len());
+        put_len(&mut self.value, record.len());
         self.value.put_slice(record);
     }
 
@@ -195,7 +196,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
     // From here on the bytes are those that were written. A value that cannot be read is of another build, not torn.
     let unreadable = PieceError::Unreadable;
     let mut reader = Reader::new(header);
-    entry::check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
+    check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
     let kind = reader.u8().map_err(PieceError::Unreadable)?;
     let first = reader.u64().map_err(PieceError::Unreadable)?;
     let count = reader.u32().map_err(PieceError::Unreadable)?;

@@ -2,7 +2,8 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::entry::RecordError;
+use super::format::RecordError;
+use crate::types::LogId;
 
 /// Reads fields from the front of a slice. A slice that is too short is an error, never a panic.
 pub(crate) struct Reader<'a> {
@@ -55,4 +56,16 @@ impl<'a> Reader<'a> {
 /// Writes a length. Lengths come from memory, so none is above `u32::MAX`; if one were, it would read back as an error.
 pub(crate) fn put_len(out: &mut BytesMut, len: usize) {
     out.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+}
+
+/// Bytes of a log id.
+pub(crate) const LOG_ID_LEN: usize = 16;
+
+pub(crate) fn put_log_id(out: &mut BytesMut, id: &LogId) {
+    out.put_u64(id.leader_id.term);
+    out.put_u64(id.index);
+}
+
+pub(crate) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
+    Ok(LogId::new_term_index(reader.u64()?, reader.u64()?))
 }

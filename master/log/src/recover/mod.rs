@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::disk::LogDisk;
 use crate::error::{Damage, OpenError, says_damaged};
-use crate::record::entry::{self, RecordError};
-use crate::record::hard_state;
+use crate::record::format::RecordError;
 use crate::record::pack::{self, Assembler, Key, PieceError};
+use crate::record::{entry, hard_state};
 use crate::types::{Entry, LogId, Vote};
+use crate::write::queue::LogContents;
 use crate::write::sizes::Ledger;
 use crate::write::tail::Tail;
 
@@ -48,17 +49,11 @@ pub struct Truncated {
     pub what: String,
 }
 
-/// Contents of the disk that the open log needs.
-pub(crate) struct Loaded {
-    pub(crate) recovered: Recovered,
-    pub(crate) next: u64,
-    pub(crate) tail: Tail,
-    pub(crate) ledger: Ledger,
-    /// Election timeout that was stored with the vote.
-    pub(crate) election_max_ms: u64,
-}
-
-pub(crate) fn recover(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, OpenError> {
+/// Reads the disk, and cuts off a torn end.
+pub(crate) fn recover(
+    disk: &mut dyn LogDisk,
+    tail_bytes: usize,
+) -> Result<(LogContents, Recovered), OpenError> {
     let place = disk.place();
     let result = Scan::run(disk, tail_bytes);
     result.map_err(|stop| match stop {
@@ -108,7 +103,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, Stop> {
+    fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<(LogContents, Recovered), Stop> {
         let view = disk.view();
         let vote = small(view.get(hard_state::VOTE)?, "the vote", hard_state::decode_vote)?;
         let election_max_ms = vote.map_or(0, |(_, election_max_ms)| election_max_ms);
@@ -160,8 +155,9 @@ impl Scan {
         }
         scan.check_end(vote, committed, disk)?;
         let truncated = scan.cut(disk)?;
-        let recovered = Recovered { purged, last: scan.last, vote, committed, truncated };
-        Ok(Loaded { recovered, next: scan.next, tail: scan.tail, ledger: scan.ledger, election_max_ms })
+        let Self { last, next, tail, ledger, .. } = scan;
+        let recovered = Recovered { purged, last, vote, committed, truncated };
+        Ok((LogContents { purged, last, next, vote, committed, tail, ledger, election_max_ms }, recovered))
     }
 
     fn visit(&mut self, index: u64, key: &[u8], value: &[u8]) -> Result<(), Stop> {

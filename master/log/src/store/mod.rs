@@ -1,19 +1,19 @@
 //! openraft's log storage over a [`LogDisk`].
 
+pub(crate) mod handle;
 pub(crate) mod open;
+pub(crate) mod read_path;
 pub(crate) mod reader;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use self::reader::{LogReader, ReadPath, serve};
 use crate::disk::pace::SyncPace;
 use crate::disk::packs::Packs;
 use crate::disk::panics::caught;
@@ -27,29 +27,15 @@ use crate::write::options::LogOptions;
 use crate::write::queue::{Job, Shared};
 use crate::write::vote_timing::VoteTiming;
 use crate::write::writer::LogWriter;
+use handle::Inner;
+use read_path::{ReadPath, serve};
+use reader::LogReader;
 
 /// Handle of the Raft log. Clones are handles of the same log. The writer stops when the last handle is dropped, or at
 /// [`Self::close`].
 #[derive(Clone)]
 pub struct LogStore {
     inner: Arc<Inner>,
-}
-
-/// State shared by the clones of a [`LogStore`].
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) read_path: Mutex<Option<ReadPath>>,
-    pub(crate) read_bytes: usize,
-    stuck_after: Duration,
-    pace: Arc<SyncPace>,
-    /// Whether the disk has been released; closed for a log without a thread.
-    ended: watch::Receiver<bool>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.close();
-    }
 }
 
 impl LogStore {
@@ -197,8 +183,9 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
             return Err(error);
         }
     };
-    let next = loaded.next;
-    let (shared, recovered) = Shared::new(loaded, place_of_failures.into());
+    let (contents, recovered) = loaded;
+    let next = contents.next;
+    let shared = Shared::new(contents, place_of_failures.into());
     let packs = Packs::new(disk, options.pace.clone(), shared.busy_since());
     let packs_view = packs.view();
     let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);

@@ -3,41 +3,16 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use futures::Stream;
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
-use super::Inner;
-use crate::disk::panics::caught;
-use crate::disk::{LogView, packs};
+use super::handle::Inner;
+use super::read_path::{ReadJob, ReadPath};
+use crate::disk::packs;
 use crate::types::{Entry, TypeConfig, Vote};
-
-/// Way in which reads reach the disk.
-pub(crate) enum ReadPath {
-    /// On a thread of their own, because they block, and because the database must never be dropped inside a runtime.
-    Thread(mpsc::Sender<ReadJob>),
-    /// On the caller's thread, for a disk in memory.
-    Inline(Arc<dyn LogView>),
-}
-
-/// A read for the reading thread.
-pub(crate) struct ReadJob {
-    from: u64,
-    to: u64,
-    max_bytes: usize,
-    reply: oneshot::Sender<io::Result<Vec<Entry>>>,
-}
-
-/// Runs the reading thread. It ends when all senders of jobs are gone.
-pub(crate) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
-    while let Ok(job) = jobs.recv() {
-        let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
-            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database panicked: {why}"))));
-        drop(job.reply.send(result));
-    }
-}
 
 /// Reader of the log. There may be any number of them.
 #[derive(Clone)]

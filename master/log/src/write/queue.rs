@@ -18,9 +18,9 @@ use super::observe::LogStats;
 use super::sizes::Ledger;
 use super::tail::Tail;
 use super::vote_timing::VoteTiming;
+use crate::disk::busy::BusySince;
 use crate::disk::panics;
 use crate::error::LogFailure;
-use crate::recover::{Loaded, Recovered};
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
 /// Job of the writer.
@@ -39,6 +39,22 @@ pub(crate) enum Job {
     /// Remove entries from this index on.
     Truncate(u64),
     Purge(LogId),
+}
+
+/// Contents of a log when it is opened.
+pub(crate) struct LogContents {
+    /// The last entry that was purged.
+    pub(crate) purged: Option<LogId>,
+    /// The last entry, or the last purged one when none is left.
+    pub(crate) last: Option<LogId>,
+    /// The index after the last entry.
+    pub(crate) next: u64,
+    pub(crate) vote: Option<Vote>,
+    pub(crate) committed: Option<LogId>,
+    pub(crate) tail: Tail,
+    pub(crate) ledger: Ledger,
+    /// Election timeout that was stored with the vote.
+    pub(crate) election_max_ms: u64,
 }
 
 /// The log as it will be once all queued jobs are done.
@@ -83,19 +99,6 @@ pub(crate) struct Shared {
     pub(crate) vote_timing: Arc<VoteTiming>,
 }
 
-/// Time since which the writer waits for the disk; none if it does not wait.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BusySince(Arc<Mutex<Option<Instant>>>);
-
-impl BusySince {
-    /// Restarts the wait, because the disk has answered within a batch of many syncs.
-    pub(crate) fn answered(&self) {
-        if let Some(since) = self.0.lock().as_mut() {
-            *since = Instant::now();
-        }
-    }
-}
-
 /// Interval between two checks that the disk still answers.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -104,7 +107,7 @@ pub(crate) struct Busy<'a>(&'a Shared);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        *self.0.busy.0.lock() = None;
+        self.0.busy.end();
     }
 }
 
@@ -117,17 +120,17 @@ pub(crate) enum Wake {
 }
 
 impl Shared {
-    pub(crate) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
-        let Loaded { recovered, next, tail, ledger, election_max_ms } = loaded;
+    pub(crate) fn new(contents: LogContents, place: Arc<str>) -> Arc<Self> {
+        let LogContents { purged, last, next, vote, committed, tail, ledger, election_max_ms } = contents;
         let state = State {
-            purged: recovered.purged,
-            last: recovered.last,
-            first: recovered.purged.map_or(0, |purged| purged.index + 1),
+            purged,
+            last,
+            first: purged.map_or(0, |purged| purged.index + 1),
             next,
             tail,
             ledger,
-            vote: recovered.vote,
-            committed: recovered.committed,
+            vote,
+            committed,
             generation: 0,
             written: next,
             durable: next,
@@ -146,7 +149,7 @@ impl Shared {
             place,
             vote_timing: Arc::new(VoteTiming::recorded(election_max_ms)),
         };
-        (Arc::new(shared), recovered)
+        Arc::new(shared)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -241,7 +244,7 @@ impl Shared {
 
     /// Begins a use of the disk by the writer.
     pub(crate) fn busy(&self) -> Busy<'_> {
-        *self.busy.0.lock() = Some(Instant::now());
+        self.busy.begin();
         Busy(self)
     }
 
@@ -259,14 +262,14 @@ impl Shared {
                 Ok(Ok(None) | Err(_)) => std::future::pending().await,
                 Err(_) => {}
             }
-            let since = *self.busy.0.lock();
+            let since = self.busy.get();
             if self.stuck(stuck_after).is_none() {
                 continue;
             }
             // A process that was stopped finds its clock far ahead, and a disk that has answered: only the same wait at
             // two looks counts.
             tokio::time::sleep(LOOK.min(stuck_after)).await;
-            if since != *self.busy.0.lock() {
+            if since != self.busy.get() {
                 continue;
             }
             if let Some(why) = self.stuck(stuck_after) {
@@ -280,7 +283,7 @@ impl Shared {
 
     /// Returns the reason why the disk will not answer any more, if there is one.
     fn stuck(&self, stuck_after: Duration) -> Option<String> {
-        let waited = (*self.busy.0.lock())?.elapsed();
+        let waited = self.busy.get()?.elapsed();
         match panics::on_threads_of_the_database() {
             // It may have been another log's, in a test: this one is stuck only if it waits.
             Some(why) if waited >= LOOK.min(stuck_after) => Some(format!(

@@ -1,0 +1,26 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::read_path::ReadPath;
+use crate::disk::pace::SyncPace;
+use crate::write::queue::Shared;
+
+/// The open log, which the clones of a [`LogStore`](super::LogStore) and their readers share. The last of them closes it.
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) read_path: Mutex<Option<ReadPath>>,
+    pub(crate) read_bytes: usize,
+    pub(crate) stuck_after: Duration,
+    pub(crate) pace: Arc<SyncPace>,
+    /// Whether the disk has been released; closed for a log without a thread.
+    pub(crate) ended: watch::Receiver<bool>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}

@@ -87,7 +87,7 @@ pub enum Damage {
         committed: u64,
     },
     /// The log holds another entry where it had noted one as committed.
-    Overruled {
+    Conflict {
         /// The entry's index.
         index: u64,
         /// The term of the entry that is there.
@@ -135,7 +135,7 @@ impl fmt::Display for Damage {
             Self::Uncommitted { next, committed } => {
                 write!(f, "it holds the entries below index {next}, but index {committed} had been committed")
             }
-            Self::Overruled { index, term, committed } => write!(
+            Self::Conflict { index, term, committed } => write!(
                 f,
                 "its entry at index {index} is of term {term}, but one of term {committed} had been committed there"
             ),

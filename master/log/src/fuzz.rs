@@ -7,22 +7,22 @@ use bytes::BytesMut;
 
 use crate::disk::mark_file::{self, SLOT};
 use crate::record::hard_state;
-use crate::record::pack::{self, Assembler, CRC_AT, HEADER, Key};
-use crate::record::wire::Reader;
+use crate::record::pack::{self, Assembler, CRC_AT, HEADER, ValueKey};
+use crate::record::wire::FieldReader;
 
 /// Decodes a value of the log's database, with its checksum corrected, under each key that its header may belong to.
 pub fn piece(data: &[u8]) -> bool {
     let mut value = data.to_vec();
     if value.len() < HEADER {
-        return pack::decode(&Key::pack(0), &value).is_ok();
+        return pack::decode(&ValueKey::pack(0), &value).is_ok();
     }
     let right = pack::checksum(&value).to_be_bytes();
     value[CRC_AT..HEADER].copy_from_slice(&right);
-    let mut reader = Reader::new(&value[2..]);
+    let mut reader = FieldReader::new(&value[2..]);
     let (Ok(index), Ok(_), Ok(part)) = (reader.u64(), reader.u32(), reader.u32()) else { return false };
     black_box(pack::ends_by(&value, index));
     let mut read = false;
-    for key in [Key::pack(index), Key::part(index, part)] {
+    for key in [ValueKey::pack(index), ValueKey::part(index, part)] {
         if let Ok(piece) = pack::decode(&key, &value) {
             drop(black_box(Assembler::default().feed(piece)));
             read = true;

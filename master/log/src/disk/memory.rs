@@ -13,7 +13,7 @@ use super::{KeyValue, LogDisk, LogView, Mark, Visit};
 /// A [`LogDisk`] in memory. Clones are handles to the same disk, so a test keeps one while the log owns another.
 #[derive(Clone)]
 pub struct MemoryDisk {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryInner>,
     value_cap: usize,
     sync_every: u64,
 }
@@ -25,18 +25,18 @@ impl Default for MemoryDisk {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct MemoryInner {
+    state: Mutex<MemoryState>,
     changed: Condvar,
 }
 
-type Map = BTreeMap<Vec<u8>, Bytes>;
+type Values = BTreeMap<Vec<u8>, Bytes>;
 
 #[derive(Default)]
-struct State {
-    current: Map,
-    synced: Map,
-    unsynced: Vec<Write>,
+struct MemoryState {
+    current: Values,
+    synced: Values,
+    unsynced: Vec<DiskWrite>,
     mark: Mark,
     syncs: u64,
     faults: Faults,
@@ -58,13 +58,13 @@ pub struct Faults {
 }
 
 #[derive(Clone)]
-enum Write {
+enum DiskWrite {
     Put(Vec<u8>, Bytes),
     Delete(Vec<u8>),
 }
 
-impl Write {
-    fn apply(self, map: &mut Map) {
+impl DiskWrite {
+    fn apply(self, map: &mut Values) {
         match self {
             Self::Put(key, value) => drop(map.insert(key, value)),
             Self::Delete(key) => drop(map.remove(&key)),
@@ -105,8 +105,9 @@ impl MemoryDisk {
         for write in state.unsynced.iter().take(kept) {
             write.clone().apply(&mut map);
         }
-        let after = State { current: map.clone(), synced: map, mark: state.mark, ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(after), changed: Condvar::new() });
+        let after =
+            MemoryState { current: map.clone(), synced: map, mark: state.mark, ..MemoryState::default() };
+        let shared = Arc::new(MemoryInner { state: Mutex::new(after), changed: Condvar::new() });
         Self { shared, ..self.clone() }
     }
 
@@ -145,7 +146,7 @@ impl MemoryDisk {
         }
     }
 
-    fn write(&mut self, write: Write) -> io::Result<()> {
+    fn write(&mut self, write: DiskWrite) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(left) = &mut state.faults.writes_left {
             *left = left.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
@@ -158,11 +159,11 @@ impl MemoryDisk {
 
 impl LogDisk for MemoryDisk {
     fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.write(Write::Put(key.to_vec(), Bytes::copy_from_slice(value)))
+        self.write(DiskWrite::Put(key.to_vec(), Bytes::copy_from_slice(value)))
     }
 
     fn delete(&mut self, key: &[u8]) -> io::Result<()> {
-        self.write(Write::Delete(key.to_vec()))
+        self.write(DiskWrite::Delete(key.to_vec()))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -11,7 +11,7 @@ use super::busy::BusySince;
 use super::pace::SyncPace;
 use super::{LogDisk, LogView, Mark};
 use crate::record::entry;
-use crate::record::pack::{self, Assembler, Key, Piece, PieceError};
+use crate::record::pack::{self, Assembler, LogValue, LogValueError, ValueKey};
 use crate::types::Entry;
 
 /// Number of values that a purge deletes at a time. It takes a few milliseconds, for which an append may have to wait.
@@ -92,7 +92,7 @@ impl Packs {
     /// boundary is rewritten in one write.
     pub(crate) fn truncate(&mut self, from: u64) -> io::Result<()> {
         let mut keys = Vec::new();
-        self.view.scan(&Key::pack(from), &mut |key, _| match Key::index_of(key) {
+        self.view.scan(&ValueKey::pack(from), &mut |key, _| match ValueKey::index_of(key) {
             Some(_) => {
                 keys.push(key.to_vec());
                 ControlFlow::Continue(())
@@ -103,11 +103,11 @@ impl Packs {
             self.delete(key)?;
         }
         let Some(last) = from.checked_sub(1) else { return Ok(()) };
-        let Some((key, value)) = self.view.floor(&Key::last(last))? else { return Ok(()) };
-        if Key::index_of(&key).is_none() || pack::ends_by(&value, last) {
+        let Some((key, value)) = self.view.floor(&ValueKey::last(last))? else { return Ok(()) };
+        if ValueKey::index_of(&key).is_none() || pack::ends_by(&value, last) {
             return Ok(());
         }
-        if let Piece::Pack(entries) = pack::decode(&key, &value).map_err(damaged)? {
+        if let LogValue::Pack(entries) = pack::decode(&key, &value).map_err(damaged)? {
             let kept: Vec<&Entry> = entries.iter().filter(|entry| entry.log_id.index < from).collect();
             // One pack, whatever the disk's limit is now: it has the key of the pack that it replaces, and is smaller.
             // Where an earlier build made larger packs, several packs would need several writes.
@@ -120,8 +120,8 @@ impl Packs {
     /// boundary stays. Says whether there may be more.
     pub(crate) fn purge_slice(&mut self, upto: u64) -> io::Result<bool> {
         let mut keys = Vec::new();
-        self.view.scan(&Key::pack(0), &mut |key, value| {
-            if keys.len() == PURGE_SLICE || Key::index_of(key).is_none() || !pack::ends_by(value, upto) {
+        self.view.scan(&ValueKey::pack(0), &mut |key, value| {
+            if keys.len() == PURGE_SLICE || ValueKey::index_of(key).is_none() || !pack::ends_by(value, upto) {
                 return ControlFlow::Break(());
             }
             keys.push(key.to_vec());
@@ -141,16 +141,16 @@ impl Packs {
 /// Reads the entries from index `from` up to, not including, `to`, at most about `max_bytes` of them but at least one.
 /// Begins later when the front has been purged; ends earlier when the log does.
 pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-    let start = match view.floor(&Key::last(from))? {
-        Some((key, _)) => Key::index_of(&key).unwrap_or(from),
+    let start = match view.floor(&ValueKey::last(from))? {
+        Some((key, _)) => ValueKey::index_of(&key).unwrap_or(from),
         None => from,
     };
     let mut assembler = Assembler::default();
     let mut entries: Vec<Entry> = Vec::new();
     let mut bytes = 0;
     let mut failed = None;
-    view.scan(&Key::pack(start), &mut |key, value| {
-        if Key::index_of(key).is_none_or(|index| index >= to) {
+    view.scan(&ValueKey::pack(start), &mut |key, value| {
+        if ValueKey::index_of(key).is_none_or(|index| index >= to) {
             return ControlFlow::Break(());
         }
         let found = match pack::decode(key, value).and_then(|piece| assembler.feed(piece)) {
@@ -180,10 +180,10 @@ pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> 
     failed.map_or(Ok(entries), Err)
 }
 
-fn damaged(error: PieceError) -> io::Error {
+fn damaged(error: LogValueError) -> io::Error {
     let what = match error {
-        PieceError::Damaged(what) => format!("a record of the Raft log is damaged: {what}"),
-        PieceError::Unreadable(error) => format!("a record of the Raft log can't be read: {error}"),
+        LogValueError::Damaged(what) => format!("a record of the Raft log is damaged: {what}"),
+        LogValueError::Unreadable(error) => format!("a record of the Raft log can't be read: {error}"),
     };
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

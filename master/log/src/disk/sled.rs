@@ -107,10 +107,10 @@ impl SledDisk {
             match open_sled(dir, options) {
                 Ok(tree) => break tree,
                 // sled has a lock of its own, which its threads may hold for a moment after a close.
-                Err(Unopened::Locked) if Instant::now() < patience => std::thread::sleep(LOCK_RETRY),
-                Err(Unopened::Locked) => return Err(OpenError::Locked { place }),
-                Err(Unopened::Io(source)) => return Err(io("open the database")(source)),
-                Err(Unopened::Damaged(what)) => return Err(refuse(Damage::Engine { what })),
+                Err(SledOpenError::Locked) if Instant::now() < patience => std::thread::sleep(LOCK_RETRY),
+                Err(SledOpenError::Locked) => return Err(OpenError::Locked { place }),
+                Err(SledOpenError::Io(source)) => return Err(io("open the database")(source)),
+                Err(SledOpenError::Damaged(what)) => return Err(refuse(Damage::Engine { what })),
             }
         };
         match sync_names(dir, &lock) {
@@ -159,13 +159,13 @@ fn sync_names(dir: &Path, lock: &File) -> io::Result<File> {
     Ok(file)
 }
 
-enum Unopened {
+enum SledOpenError {
     Locked,
     Io(io::Error),
     Damaged(String),
 }
 
-fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
+fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, SledOpenError> {
     let config = sled::Config::new()
         .path(dir)
         .segment_size(options.segment_size)
@@ -174,11 +174,11 @@ fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
     match caught(|| config.open()) {
         Ok(Ok(tree)) => Ok(tree),
         Ok(Err(sled::Error::Io(source))) if source.to_string().starts_with("could not acquire lock") => {
-            Err(Unopened::Locked)
+            Err(SledOpenError::Locked)
         }
-        Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(Unopened::Io(source)),
-        Ok(Err(error)) => Err(Unopened::Damaged(error.to_string())),
-        Err(why) => Err(Unopened::Damaged(format!("sled panicked: {why}"))),
+        Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(SledOpenError::Io(source)),
+        Ok(Err(error)) => Err(SledOpenError::Damaged(error.to_string())),
+        Err(why) => Err(SledOpenError::Damaged(format!("sled panicked: {why}"))),
     }
 }
 

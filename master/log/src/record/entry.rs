@@ -13,7 +13,7 @@ use openraft::EntryPayload;
 
 use super::format::{FORMAT, RecordError, check_format};
 use super::membership;
-use super::wire::{LOG_ID_LEN, Reader, put_log_id, read_log_id};
+use super::wire::{FieldReader, LOG_ID_LEN, put_log_id, read_log_id};
 use crate::types::{Entry, LogId, Proposal};
 
 const BLANK: u8 = 0;
@@ -41,7 +41,7 @@ pub fn decode_entry(log_id: LogId, payload: &[u8]) -> Result<Entry, RecordError>
 /// # Errors
 /// As [`decode_entry`].
 pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, RecordError> {
-    let mut reader = Reader::new(payload);
+    let mut reader = FieldReader::new(payload);
     check_format(reader.u8()?)?;
     let payload = match reader.u8()? {
         BLANK => {
@@ -63,7 +63,7 @@ pub(crate) fn put_record(out: &mut BytesMut, entry: &Entry) {
 
 /// Reads what [`put_record`] wrote.
 pub(crate) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
-    let mut reader = Reader::new(record);
+    let mut reader = FieldReader::new(record);
     let log_id = read_log_id(&mut reader)?;
     decode_entry_bytes(log_id, &record.slice(LOG_ID_LEN..))
 }

@@ -9,7 +9,7 @@ use bytes::{BufMut, BytesMut};
 use mc_types::NodeId;
 
 use super::format::{FORMAT, RecordError, check_format};
-use super::wire::{Reader, put_log_id, read_log_id};
+use super::wire::{FieldReader, put_log_id, read_log_id};
 use crate::types::{LogId, Vote};
 
 pub(crate) const VOTE: &[u8] = b"V";
@@ -24,14 +24,14 @@ pub(crate) fn seal(mut out: BytesMut) -> BytesMut {
 }
 
 /// Checks the checksum and the format, and returns a reader of the rest.
-pub(crate) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
+pub(crate) fn open(bytes: &[u8]) -> Result<FieldReader<'_>, RecordError> {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
         return Err(RecordError::Short { need: 4, have: bytes.len() });
     };
     if crc32c::crc32c(body) != u32::from_be_bytes(*crc) {
         return Err(RecordError::Checksum);
     }
-    let mut reader = Reader::new(body);
+    let mut reader = FieldReader::new(body);
     check_format(reader.u8()?)?;
     Ok(reader)
 }

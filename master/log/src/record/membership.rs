@@ -13,12 +13,12 @@ use mc_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::format::{FORMAT, RecordError, check_format};
-use super::wire::{Reader, put_log_id, read_log_id};
+use super::wire::{FieldReader, put_log_id, read_log_id};
 use crate::types::{MasterNode, Membership, StoredMembership};
 
 /// A membership as it is encoded. A type of our own, so that a release of openraft cannot change the bytes.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct MembershipRecord {
     /// One set of voters, or two while the members are being changed.
     configs: Vec<BTreeSet<NodeId>>,
     nodes: BTreeMap<NodeId, MasterNode>,
@@ -45,7 +45,7 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
 /// # Errors
 /// When the bytes are not exactly one membership of this format, or one that Raft does not allow.
 pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = FieldReader::new(bytes);
     check_format(reader.u8()?)?;
     let log_id = match reader.u8()? {
         0 => None,
@@ -56,7 +56,7 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> 
 }
 
 pub(crate) fn encode(membership: &Membership) -> Vec<u8> {
-    let record = Record {
+    let record = MembershipRecord {
         configs: membership.get_joint_config().clone(),
         nodes: membership.nodes().map(|(id, node)| (*id, node.clone())).collect(),
     };
@@ -66,7 +66,8 @@ pub(crate) fn encode(membership: &Membership) -> Vec<u8> {
 /// Decodes the whole of `bytes`.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Membership, RecordError> {
     let impossible = |error: &dyn ToString| RecordError::Membership(error.to_string());
-    let (record, rest) = postcard::take_from_bytes::<Record>(bytes).map_err(|error| impossible(&error))?;
+    let (record, rest) =
+        postcard::take_from_bytes::<MembershipRecord>(bytes).map_err(|error| impossible(&error))?;
     if !rest.is_empty() {
         return Err(RecordError::Trailing { left: rest.len() });
     }

@@ -15,7 +15,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::entry;
 use super::format::{FORMAT, RecordError, check_format};
-use super::wire::{Reader, put_len};
+use super::wire::{FieldReader, put_len};
 use crate::types::Entry;
 
 pub(crate) const HEADER: usize = 22;
@@ -28,12 +28,12 @@ pub(crate) const LOG: u8 = b'L';
 
 /// Key of a pack or of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct ValueKey {
     bytes: [u8; 13],
     len: usize,
 }
 
-impl Key {
+impl ValueKey {
     pub(crate) fn pack(index: u64) -> Self {
         Self { len: 9, ..Self::part(index, 0) }
     }
@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-impl std::ops::Deref for Key {
+impl std::ops::Deref for ValueKey {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -72,7 +72,7 @@ impl std::ops::Deref for Key {
 
 /// Error of reading a value of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PieceError {
+pub(crate) enum LogValueError {
     /// The value does not match its checksum, its length or its key. It is torn or damaged.
     Damaged(String),
     /// The value is whole, but this build cannot read it.
@@ -80,7 +80,7 @@ pub(crate) enum PieceError {
 }
 
 /// One value of the log.
-pub(crate) enum Piece {
+pub(crate) enum LogValue {
     Pack(Vec<Entry>),
     Part { index: u64, part: u32, parts: u32, bytes: Bytes },
 }
@@ -92,43 +92,43 @@ pub(crate) fn encode(
     mut emit: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
 ) -> io::Result<u64> {
     let mut written = 0;
-    let mut emit = |key: Key, value: &[u8]| {
+    let mut emit = |key: ValueKey, value: &[u8]| {
         written += value.len() as u64;
         emit(&key, value)
     };
-    let mut pack = Builder::default();
+    let mut pack = PackBuilder::default();
     let mut record = BytesMut::new();
     for entry in entries {
         record.clear();
         entry::put_record(&mut record, entry);
         if pack.count > 0 && pack.value.len() + 4 + record.len() > cap {
-            emit(Key::pack(pack.first), pack.finish())?;
+            emit(ValueKey::pack(pack.first), pack.finish())?;
         }
         let index = entry.log_id.index;
         if HEADER + 4 + record.len() > cap {
             let chunks = record.chunks(cap - HEADER);
             let parts = u32::try_from(chunks.len()).map_err(io::Error::other)?;
             for (part, chunk) in (0..).zip(chunks) {
-                emit(Key::part(index, part), &seal(PART, index, parts, part, chunk))?;
+                emit(ValueKey::part(index, part), &seal(PART, index, parts, part, chunk))?;
             }
         } else {
             pack.push(index, &record);
         }
     }
     if pack.count > 0 {
-        emit(Key::pack(pack.first), pack.finish())?;
+        emit(ValueKey::pack(pack.first), pack.finish())?;
     }
     Ok(written)
 }
 
 #[derive(Default)]
-struct Builder {
+struct PackBuilder {
     value: BytesMut,
     first: u64,
     count: u32,
 }
 
-impl Builder {
+impl PackBuilder {
     fn push(&mut self, index: u64, record: &[u8]) {
         if self.count == 0 {
             self.first = index;
@@ -174,7 +174,7 @@ pub(crate) fn ends_by(value: &[u8], upto: u64) -> bool {
     if value.len() < HEADER {
         return false;
     }
-    let mut reader = Reader::new(&value[1..]);
+    let mut reader = FieldReader::new(&value[1..]);
     match (reader.u8(), reader.u64(), reader.u32()) {
         (Ok(PACK), Ok(first), Ok(count)) => first.saturating_add(u64::from(count)) <= upto.saturating_add(1),
         (Ok(PART), Ok(index), Ok(_)) => index <= upto,
@@ -183,8 +183,8 @@ pub(crate) fn ends_by(value: &[u8], upto: u64) -> bool {
 }
 
 /// Reads one value and checks it against its key.
-pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
-    let damaged = |what: &str| PieceError::Damaged(what.to_owned());
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<LogValue, LogValueError> {
+    let damaged = |what: &str| LogValueError::Damaged(what.to_owned());
     if value.len() < HEADER {
         return Err(damaged("it is shorter than a header"));
     }
@@ -194,28 +194,28 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
         return Err(damaged("its checksum does not match"));
     }
     // From here on the bytes are those that were written. A value that cannot be read is of another build, not torn.
-    let unreadable = PieceError::Unreadable;
-    let mut reader = Reader::new(header);
-    check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
-    let kind = reader.u8().map_err(PieceError::Unreadable)?;
-    let first = reader.u64().map_err(PieceError::Unreadable)?;
-    let count = reader.u32().map_err(PieceError::Unreadable)?;
-    let part = reader.u32().map_err(PieceError::Unreadable)?;
+    let unreadable = LogValueError::Unreadable;
+    let mut reader = FieldReader::new(header);
+    check_format(reader.u8().map_err(unreadable)?).map_err(LogValueError::Unreadable)?;
+    let kind = reader.u8().map_err(LogValueError::Unreadable)?;
+    let first = reader.u64().map_err(LogValueError::Unreadable)?;
+    let count = reader.u32().map_err(LogValueError::Unreadable)?;
+    let part = reader.u32().map_err(LogValueError::Unreadable)?;
     let body = Bytes::copy_from_slice(body);
     match kind {
-        PACK if *key == *Key::pack(first) => {
-            decode_pack(first, count, &body).map(Piece::Pack).map_err(PieceError::Unreadable)
+        PACK if *key == *ValueKey::pack(first) => {
+            decode_pack(first, count, &body).map(LogValue::Pack).map_err(LogValueError::Unreadable)
         }
-        PART if *key == *Key::part(first, part) => {
-            Ok(Piece::Part { index: first, part, parts: count, bytes: body })
+        PART if *key == *ValueKey::part(first, part) => {
+            Ok(LogValue::Part { index: first, part, parts: count, bytes: body })
         }
         PACK | PART => Err(damaged("it is stored under the key of another record")),
-        found => Err(PieceError::Unreadable(RecordError::Kind { found })),
+        found => Err(LogValueError::Unreadable(RecordError::Kind { found })),
     }
 }
 
 fn decode_pack(first: u64, count: u32, body: &Bytes) -> Result<Vec<Entry>, RecordError> {
-    let mut reader = Reader::new(body);
+    let mut reader = FieldReader::new(body);
     let mut entries = Vec::with_capacity((count as usize).min(body.len() / 4));
     let mut at = 0;
     let end = first.checked_add(count.into()).ok_or(RecordError::Order)?;
@@ -237,10 +237,10 @@ fn decode_pack(first: u64, count: u32, body: &Bytes) -> Result<Vec<Entry>, Recor
 /// Joins parts to entries. It takes the pieces in the order of their keys.
 #[derive(Default)]
 pub(crate) struct Assembler {
-    pending: Option<Pending>,
+    pending: Option<PendingParts>,
 }
 
-struct Pending {
+struct PendingParts {
     index: u64,
     parts: u32,
     next: u32,
@@ -250,14 +250,15 @@ struct Pending {
 impl Assembler {
     /// Takes a piece and returns the entries it completes (none while parts are missing). An error names an entry
     /// whose parts do not follow one another although the piece itself is whole.
-    pub(crate) fn feed(&mut self, piece: Piece) -> Result<Vec<Entry>, PieceError> {
+    pub(crate) fn feed(&mut self, piece: LogValue) -> Result<Vec<Entry>, LogValueError> {
         match (piece, self.pending.take()) {
-            (Piece::Pack(entries), None) => Ok(entries),
-            (Piece::Part { index, part: 0, parts, bytes }, None) => {
-                self.pending = Some(Pending { index, parts, next: 1, record: BytesMut::from(&bytes[..]) });
+            (LogValue::Pack(entries), None) => Ok(entries),
+            (LogValue::Part { index, part: 0, parts, bytes }, None) => {
+                self.pending =
+                    Some(PendingParts { index, parts, next: 1, record: BytesMut::from(&bytes[..]) });
                 self.complete()
             }
-            (Piece::Part { index, part, parts, bytes }, Some(mut pending))
+            (LogValue::Part { index, part, parts, bytes }, Some(mut pending))
                 if (index, part, parts) == (pending.index, pending.next, pending.parts) =>
             {
                 pending.next += 1;
@@ -265,23 +266,24 @@ impl Assembler {
                 self.pending = Some(pending);
                 self.complete()
             }
-            (Piece::Part { index, part, .. }, None) => {
-                Err(PieceError::Damaged(format!("part {part} of entry {index} has no part before it")))
+            (LogValue::Part { index, part, .. }, None) => {
+                Err(LogValueError::Damaged(format!("part {part} of entry {index} has no part before it")))
             }
-            (_, Some(pending)) => Err(PieceError::Damaged(format!(
+            (_, Some(pending)) => Err(LogValueError::Damaged(format!(
                 "entry {} has {} of its {} parts",
                 pending.index, pending.next, pending.parts
             ))),
         }
     }
 
-    fn complete(&mut self) -> Result<Vec<Entry>, PieceError> {
+    fn complete(&mut self) -> Result<Vec<Entry>, LogValueError> {
         match self.pending.take_if(|pending| pending.next >= pending.parts) {
             None => Ok(Vec::new()),
             Some(pending) => {
-                let entry = entry::read_record(&pending.record.freeze()).map_err(PieceError::Unreadable)?;
+                let entry =
+                    entry::read_record(&pending.record.freeze()).map_err(LogValueError::Unreadable)?;
                 if entry.log_id.index != pending.index {
-                    return Err(PieceError::Unreadable(RecordError::Order));
+                    return Err(LogValueError::Unreadable(RecordError::Order));
                 }
                 Ok(vec![entry])
             }

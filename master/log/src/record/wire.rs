@@ -6,11 +6,11 @@ use super::format::RecordError;
 use crate::types::LogId;
 
 /// Reads fields from the front of a slice. A slice that is too short is an error, never a panic.
-pub(crate) struct Reader<'a> {
+pub(crate) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -66,6 +66,6 @@ pub(crate) fn put_log_id(out: &mut BytesMut, id: &LogId) {
     out.put_u64(id.index);
 }
 
-pub(crate) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
+pub(crate) fn read_log_id(reader: &mut FieldReader<'_>) -> Result<LogId, RecordError> {
     Ok(LogId::new_term_index(reader.u64()?, reader.u64()?))
 }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use crate::disk::LogDisk;
 use crate::error::{Damage, OpenError, says_damaged};
 use crate::record::format::RecordError;
-use crate::record::pack::{self, Assembler, Key, PieceError};
+use crate::record::pack::{self, Assembler, LogValueError, ValueKey};
 use crate::record::{entry, hard_state};
 use crate::types::{Entry, LogId, Vote};
 use crate::write::queue::LogContents;
-use crate::write::sizes::Ledger;
+use crate::write::sizes::LogSizes;
 use crate::write::tail::Tail;
 
 /// Contents of a log when it was opened.
@@ -57,28 +57,28 @@ pub(crate) fn recover(
     let place = disk.place();
     let result = Scan::run(disk, tail_bytes);
     result.map_err(|stop| match stop {
-        Stop::Damage(found) => OpenError::Refused { place, found },
-        Stop::Unreadable(found @ (RecordError::Format { .. } | RecordError::Kind { .. })) => {
+        Unusable::Damage(found) => OpenError::Refused { place, found },
+        Unusable::Unreadable(found @ (RecordError::Format { .. } | RecordError::Kind { .. })) => {
             OpenError::Newer { place, found }
         }
-        Stop::Unreadable(found) => {
+        Unusable::Unreadable(found) => {
             let found = Damage::Record { name: "an entry", what: found.to_string() };
             OpenError::Refused { place, found }
         }
-        Stop::Io(source) if says_damaged(&source) => {
+        Unusable::Io(source) if says_damaged(&source) => {
             OpenError::Refused { place, found: Damage::Engine { what: source.to_string() } }
         }
-        Stop::Io(source) => OpenError::Io { place, attempt: "read it", source },
+        Unusable::Io(source) => OpenError::Io { place, attempt: "read it", source },
     })
 }
 
-enum Stop {
+enum Unusable {
     Damage(Damage),
     Unreadable(RecordError),
     Io(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for Unusable {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -97,13 +97,13 @@ struct Scan {
     last: Option<LogId>,
     assembler: Assembler,
     tail: Tail,
-    ledger: Ledger,
+    sizes: LogSizes,
     torn: Option<(u64, String)>,
     torn_keys: Vec<Vec<u8>>,
 }
 
 impl Scan {
-    fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<(LogContents, Recovered), Stop> {
+    fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<(LogContents, Recovered), Unusable> {
         let view = disk.view();
         let vote = small(view.get(hard_state::VOTE)?, "the vote", hard_state::decode_vote)?;
         let election_max_ms = vote.map_or(0, |(_, election_max_ms)| election_max_ms);
@@ -123,21 +123,21 @@ impl Scan {
             last: purged,
             assembler: Assembler::default(),
             tail: Tail::new(tail_bytes),
-            ledger: Ledger::default(),
+            sizes: LogSizes::default(),
             torn: None,
             torn_keys: Vec::new(),
         };
         // Values below the one that can hold `first` are left over from a purge that was interrupted. A pack that
         // begins below `first` may reach beyond it, so it is read. Parts of a purged entry are not: the purge deletes
         // them from the first on, so a crash leaves the last ones alone.
-        let start = match view.floor(&Key::last(first))? {
-            Some((key, _)) => Key::index_of(&key).unwrap_or(first),
+        let start = match view.floor(&ValueKey::last(first))? {
+            Some((key, _)) => ValueKey::index_of(&key).unwrap_or(first),
             None => first,
         };
         let mut stop = None;
-        view.scan(&Key::pack(start), &mut |key, value| match Key::index_of(key) {
+        view.scan(&ValueKey::pack(start), &mut |key, value| match ValueKey::index_of(key) {
             None => ControlFlow::Break(()),
-            Some(index) if Key::is_part(key) && index < first => ControlFlow::Continue(()),
+            Some(index) if ValueKey::is_part(key) && index < first => ControlFlow::Continue(()),
             Some(index) => match scan.visit(index, key, value) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -151,20 +151,20 @@ impl Scan {
         }
         if let Some((index, have, parts)) = scan.assembler.incomplete() {
             scan.torn.get_or_insert((index, format!("{have} of {parts} parts of one entry are there")));
-            scan.torn_keys.splice(0..0, (0..have).map(|part| Key::part(index, part).to_vec()));
+            scan.torn_keys.splice(0..0, (0..have).map(|part| ValueKey::part(index, part).to_vec()));
         }
         scan.check_end(vote, committed, disk)?;
         let truncated = scan.cut(disk)?;
-        let Self { last, next, tail, ledger, .. } = scan;
+        let Self { last, next, tail, sizes, .. } = scan;
         let recovered = Recovered { purged, last, vote, committed, truncated };
-        Ok((LogContents { purged, last, next, vote, committed, tail, ledger, election_max_ms }, recovered))
+        Ok((LogContents { purged, last, next, vote, committed, tail, sizes, election_max_ms }, recovered))
     }
 
-    fn visit(&mut self, index: u64, key: &[u8], value: &[u8]) -> Result<(), Stop> {
+    fn visit(&mut self, index: u64, key: &[u8], value: &[u8]) -> Result<(), Unusable> {
         let piece = match pack::decode(key, value) {
             Ok(piece) => piece,
-            Err(PieceError::Unreadable(found)) => return Err(Stop::Unreadable(found)),
-            Err(PieceError::Damaged(what)) => {
+            Err(LogValueError::Unreadable(found)) => return Err(Unusable::Unreadable(found)),
+            Err(LogValueError::Damaged(what)) => {
                 self.torn.get_or_insert((index, what));
                 self.torn_keys.push(key.to_vec());
                 return Ok(());
@@ -172,12 +172,12 @@ impl Scan {
         };
         if let Some((damaged, what)) = &self.torn {
             let damage = Damage::Middle { index: *damaged, what: what.clone(), intact: index };
-            return Err(Stop::Damage(damage));
+            return Err(Unusable::Damage(damage));
         }
         let entries = self.assembler.feed(piece).map_err(|error| match error {
-            PieceError::Unreadable(found) => Stop::Unreadable(found),
-            PieceError::Damaged(what) => {
-                Stop::Damage(Damage::Middle { index: self.next, what, intact: index })
+            LogValueError::Unreadable(found) => Unusable::Unreadable(found),
+            LogValueError::Damaged(what) => {
+                Unusable::Damage(Damage::Middle { index: self.next, what, intact: index })
             }
         })?;
         for entry in entries {
@@ -186,19 +186,19 @@ impl Scan {
         Ok(())
     }
 
-    fn entry(&mut self, entry: Entry) -> Result<(), Stop> {
+    fn entry(&mut self, entry: Entry) -> Result<(), Unusable> {
         let id = entry.log_id;
         if id.index < self.purged {
             return Ok(());
         }
         // No writer repeats an index, or writes a lower term after a higher one.
         if id.index != self.next || self.last.is_some_and(|last| last.leader_id > id.leader_id) {
-            return Err(Stop::Damage(Damage::Hole { expected: self.next, found: id.index }));
+            return Err(Unusable::Damage(Damage::Hole { expected: self.next, found: id.index }));
         }
         if let Some(committed) =
             self.committed.filter(|committed| committed.index == id.index && *committed != id)
         {
-            return Err(Stop::Damage(Damage::Overruled {
+            return Err(Unusable::Damage(Damage::Conflict {
                 index: id.index,
                 term: id.leader_id.term,
                 committed: committed.leader_id.term,
@@ -214,7 +214,7 @@ impl Scan {
             );
         }
         self.last = Some(id);
-        self.ledger.push(id.index, entry::size_hint(&entry) as u64);
+        self.sizes.push(id.index, entry::size_hint(&entry) as u64);
         self.tail.push(entry);
         self.tail.evict(self.next);
         Ok(())
@@ -226,27 +226,27 @@ impl Scan {
         vote: Option<Vote>,
         committed: Option<LogId>,
         disk: &dyn LogDisk,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Unusable> {
         let mark = disk.mark();
         let next = self.next;
         if next < mark.next {
-            return Err(Stop::Damage(Damage::EndsEarly { next, durable: mark.next }));
+            return Err(Unusable::Damage(Damage::EndsEarly { next, durable: mark.next }));
         }
         // The committed index is written after the entries it names: a crash can't keep it and lose them.
         if let Some(committed) = committed.filter(|committed| committed.index >= next) {
-            return Err(Stop::Damage(Damage::Uncommitted { next, committed: committed.index }));
+            return Err(Unusable::Damage(Damage::Uncommitted { next, committed: committed.index }));
         }
         // A vote is written before the entries of its term.
         let term = vote.map_or(0, |vote| vote.leader_id.term);
         let needed = mark.term.max(self.last.map_or(0, |last| last.leader_id.term));
         if term < needed {
-            return Err(Stop::Damage(Damage::Vote { term, needed }));
+            return Err(Unusable::Damage(Damage::Vote { term, needed }));
         }
         Ok(())
     }
 
     /// Cuts a torn end off, from the end backward.
-    fn cut(&self, disk: &mut dyn LogDisk) -> Result<Option<Truncated>, Stop> {
+    fn cut(&self, disk: &mut dyn LogDisk) -> Result<Option<Truncated>, Unusable> {
         let Some((from, what)) = self.torn.clone() else { return Ok(None) };
         for key in self.torn_keys.iter().rev() {
             disk.delete(key)?;
@@ -261,9 +261,9 @@ fn small<T>(
     value: Option<bytes::Bytes>,
     name: &'static str,
     decode: fn(&[u8]) -> Result<T, RecordError>,
-) -> Result<Option<T>, Stop> {
+) -> Result<Option<T>, Unusable> {
     match value.map(|value| decode(&value)).transpose() {
-        Err(found @ RecordError::Format { .. }) => Err(Stop::Unreadable(found)),
-        other => other.map_err(|error| Stop::Damage(Damage::Record { name, what: error.to_string() })),
+        Err(found @ RecordError::Format { .. }) => Err(Unusable::Unreadable(found)),
+        other => other.map_err(|error| Unusable::Damage(Damage::Record { name, what: error.to_string() })),
     }
 }

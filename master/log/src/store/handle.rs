@@ -6,11 +6,11 @@ use tokio::sync::watch;
 
 use super::read_path::ReadPath;
 use crate::disk::pace::SyncPace;
-use crate::write::queue::Shared;
+use crate::write::queue::WriteQueue;
 
 /// The open log, which the clones of a [`LogStore`](super::LogStore) and their readers share. The last of them closes it.
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct LogHandle {
+    pub(crate) queue: Arc<WriteQueue>,
     pub(crate) read_path: Mutex<Option<ReadPath>>,
     pub(crate) read_bytes: usize,
     pub(crate) stuck_after: Duration,
@@ -19,8 +19,8 @@ pub(crate) struct Inner {
     pub(crate) ended: watch::Receiver<bool>,
 }
 
-impl Drop for Inner {
+impl Drop for LogHandle {
     fn drop(&mut self) {
-        self.shared.close();
+        self.queue.close();
     }
 }

@@ -24,10 +24,10 @@ use crate::recover::{Recovered, recover};
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 use crate::write::observe::LogStats;
 use crate::write::options::LogOptions;
-use crate::write::queue::{Job, Shared};
+use crate::write::queue::{Job, WriteQueue};
 use crate::write::vote_timing::VoteTiming;
 use crate::write::writer::LogWriter;
-use handle::Inner;
+use handle::LogHandle;
 use read_path::{ReadPath, serve};
 use reader::LogReader;
 
@@ -35,7 +35,7 @@ use reader::LogReader;
 /// [`Self::close`].
 #[derive(Clone)]
 pub struct LogStore {
-    inner: Arc<Inner>,
+    handle: Arc<LogHandle>,
 }
 
 impl LogStore {
@@ -81,22 +81,22 @@ impl LogStore {
         disk: Box<dyn LogDisk>,
         options: &LogOptions,
     ) -> Result<(Self, LogWriter, Recovered), OpenError> {
-        let Opened { shared, writer, recovered, packs_view } = open(disk, options)?;
+        let OpenedLog { queue, writer, recovered, packs_view } = open(disk, options)?;
         let (_, ended) = watch::channel(false);
-        let store = Self::new(shared, ReadPath::Inline(packs_view), options, ended);
+        let store = Self::new(queue, ReadPath::Inline(packs_view), options, ended);
         Ok((store, writer, recovered))
     }
 
     fn new(
-        shared: Arc<Shared>,
+        queue: Arc<WriteQueue>,
         read_path: ReadPath,
         options: &LogOptions,
         ended: watch::Receiver<bool>,
     ) -> Self {
         let read_path = Mutex::new(Some(read_path));
         Self {
-            inner: Arc::new(Inner {
-                shared,
+            handle: Arc::new(LogHandle {
+                queue,
                 read_path,
                 read_bytes: options.read_bytes,
                 stuck_after: options.stuck_after,
@@ -109,66 +109,66 @@ impl LogStore {
     /// Resolves when the log has failed, or its disk has not answered for [`LogOptions::stuck_after`], and the process
     /// should exit; never otherwise.
     pub async fn failed(&self) -> LogFailure {
-        self.inner.shared.failed(self.inner.stuck_after).await
+        self.handle.queue.failed(self.handle.stuck_after).await
     }
 
     /// Finishes the queued jobs, writes the mark, and releases the disk. After that the directory can be opened again.
     pub async fn close(&self) {
-        self.inner.shared.close();
-        self.inner.read_path.lock().take();
+        self.handle.queue.close();
+        self.handle.read_path.lock().take();
         // An error means that there is no thread to wait for.
-        drop(self.inner.ended.clone().wait_for(|ended| *ended).await);
+        drop(self.handle.ended.clone().wait_for(|ended| *ended).await);
     }
 
     /// Returns the log's extent.
     #[must_use]
     pub fn stats(&self) -> LogStats {
-        self.inner.shared.stats()
+        self.handle.queue.stats()
     }
 
     /// Returns the durations of its syncs.
     #[must_use]
     pub fn pace(&self) -> Arc<SyncPace> {
-        self.inner.pace.clone()
+        self.handle.pace.clone()
     }
 
     /// Number of bytes of the entries that are in memory only, because the disk has not taken them yet.
     #[must_use]
     pub fn unwritten_bytes(&self) -> u64 {
-        self.inner.shared.unwritten_bytes()
+        self.handle.queue.unwritten_bytes()
     }
 
     /// Returns the election timeout that is stored with its vote.
     #[must_use]
     pub fn vote_timing(&self) -> Arc<VoteTiming> {
-        self.inner.shared.vote_timing.clone()
+        self.handle.queue.vote_timing.clone()
     }
 
     /// Number of bytes of the entries after index `index`, to within 64 KiB. A restart would apply them on top of a
     /// snapshot that ends there.
     #[must_use]
     pub fn bytes_since(&self, index: u64) -> u64 {
-        self.inner.shared.state().ledger.since(index.saturating_add(1))
+        self.handle.queue.state().sizes.since(index.saturating_add(1))
     }
 
     /// Returns a reader of the log.
     #[must_use]
     pub fn reader(&self) -> LogReader {
-        LogReader { inner: Arc::clone(&self.inner) }
+        LogReader { handle: Arc::clone(&self.handle) }
     }
 }
 
 /// Place in the error of a log whose thread could not be started.
 const NOWHERE: &str = "(not reached)";
 
-struct Opened {
-    shared: Arc<Shared>,
+struct OpenedLog {
+    queue: Arc<WriteQueue>,
     writer: LogWriter,
     recovered: Recovered,
     packs_view: Arc<dyn LogView>,
 }
 
-fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
+fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<OpenedLog, OpenError> {
     let place = disk.place();
     let place_of_failures = place.clone();
     let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
@@ -185,11 +185,11 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
     };
     let (contents, recovered) = loaded;
     let next = contents.next;
-    let shared = Shared::new(contents, place_of_failures.into());
-    let packs = Packs::new(disk, options.pace.clone(), shared.busy_since());
+    let queue = WriteQueue::new(contents, place_of_failures.into());
+    let packs = Packs::new(disk, options.pace.clone(), queue.busy_since());
     let packs_view = packs.view();
-    let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);
-    Ok(Opened { shared, writer, recovered, packs_view })
+    let writer = LogWriter::new(Arc::clone(&queue), packs, next, options);
+    Ok(OpenedLog { queue, writer, recovered, packs_view })
 }
 
 /// Runs the writer's thread, from opening to closing the disk.
@@ -198,7 +198,7 @@ fn run(
     options: &LogOptions,
     opened: oneshot::Sender<Result<(LogStore, Recovered), OpenError>>,
 ) {
-    let Opened { shared, mut writer, recovered, packs_view } =
+    let OpenedLog { queue, mut writer, recovered, packs_view } =
         match disk().and_then(|disk| open(disk, options)) {
             Ok(opened) => opened,
             Err(error) => return drop(opened.send(Err(error))),
@@ -215,7 +215,7 @@ fn run(
         }
     };
     let (ended, watch_ended) = watch::channel(false);
-    let store = LogStore::new(shared, ReadPath::Thread(reads), options, watch_ended);
+    let store = LogStore::new(queue, ReadPath::Thread(reads), options, watch_ended);
     drop(opened.send(Ok((store, recovered))));
     // A panic of the database is an error of the job. Any other one would end this thread without a word: jobs would wait
     // for ever, and this master would keep its place among the voters.
@@ -245,7 +245,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = LogReader;
 
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
-        let state = self.inner.shared.state();
+        let state = self.handle.queue.state();
         Ok(LogState { last_purged_log_id: state.purged, last_log_id: state.last })
     }
 
@@ -255,7 +255,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         let (done, durable) = oneshot::channel();
-        self.inner.shared.submit(|_| Ok(Job::Vote { vote: *vote, done }))?;
+        self.handle.queue.submit(|_| Ok(Job::Vote { vote: *vote, done }))?;
         durable.await.map_err(|_| io::Error::other("the Raft log ended before the vote was durable"))?
     }
 
@@ -263,12 +263,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // With the committed position, a restarted master applies entries at once instead of waiting for a leader. It
         // answers nothing from them before it hears a leader, so the position may lag. It is written with the next
         // mark: a write for each commit would double the writes of a log with little load.
-        self.inner.shared.state().committed = committed;
+        self.handle.queue.state().committed = committed;
         Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        Ok(self.inner.shared.state().committed)
+        Ok(self.handle.queue.state().committed)
     }
 
     async fn append<I>(&mut self, entries: I, done: IOFlushed<TypeConfig>) -> Result<(), io::Error>
@@ -277,17 +277,17 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
-        self.inner.shared.submit(|state| {
+        self.handle.queue.submit(|state| {
             let bytes = state.append(&entries)?;
             Ok(Job::Append { entries, generation: state.generation, bytes, done })
         })
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
-        self.inner.shared.submit(|state| Ok(Job::Truncate(state.truncate(last))))
+        self.handle.queue.submit(|state| Ok(Job::Truncate(state.truncate(last))))
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        self.inner.shared.submit(|state| Ok(Job::Purge(state.purge(upto))))
+        self.handle.queue.submit(|state| Ok(Job::Purge(state.purge(upto))))
     }
 }

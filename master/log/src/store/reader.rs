@@ -9,7 +9,7 @@ use futures::Stream;
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
-use super::handle::Inner;
+use super::handle::LogHandle;
 use super::read_path::{ReadJob, ReadPath};
 use crate::disk::packs;
 use crate::types::{Entry, TypeConfig, Vote};
@@ -17,7 +17,7 @@ use crate::types::{Entry, TypeConfig, Vote};
 /// Reader of the log. There may be any number of them.
 #[derive(Clone)]
 pub struct LogReader {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) handle: Arc<LogHandle>,
 }
 
 impl LogReader {
@@ -26,7 +26,7 @@ impl LogReader {
     async fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         loop {
             let (generation, from, disk_to, newer) = {
-                let state = self.inner.shared.state();
+                let state = self.handle.queue.state();
                 let (from, to) = (from.max(state.first), to.min(state.next));
                 let tail = state.tail.first().unwrap_or(state.next);
                 if from >= to || from >= tail {
@@ -36,7 +36,7 @@ impl LogReader {
                 (state.generation, from, to.min(tail), state.tail.read(tail, to, max_bytes))
             };
             let mut entries = self.read_disk(from, disk_to, max_bytes).await?;
-            let state = self.inner.shared.state();
+            let state = self.handle.queue.state();
             if state.generation != generation {
                 continue; // the end was cut meanwhile: what was read may be from both sides of the cut
             }
@@ -61,7 +61,7 @@ impl LogReader {
 
     async fn read_disk(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let closed = || io::Error::other("the Raft log has been closed");
-        let answer = match &*self.inner.read_path.lock() {
+        let answer = match &*self.handle.read_path.lock() {
             None => return Err(closed()),
             Some(ReadPath::Inline(view)) => return packs::read(&**view, from, to, max_bytes),
             Some(ReadPath::Thread(jobs)) => {
@@ -98,13 +98,13 @@ impl RaftLogReader<TypeConfig> for LogReader {
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        Ok(self.inner.shared.state().vote)
+        Ok(self.handle.queue.state().vote)
     }
 
     /// Never empty while the entry at `start` is there. When it is purged, nothing: openraft then sends a heartbeat
     /// and asks again, while entries from further on would be taken for those that follow the previous message.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        let mut entries = self.read(start, end, self.inner.read_bytes).await?;
+        let mut entries = self.read(start, end, self.handle.read_bytes).await?;
         if entries.first().is_some_and(|entry| entry.log_id.index != start) {
             entries.clear();
         }
@@ -121,7 +121,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     {
         let (from, to) = Self::bounds(&range);
         let (from, to) = {
-            let state = self.inner.shared.state();
+            let state = self.handle.queue.state();
             (from.max(state.first), to.min(state.next))
         };
         let piece = (self.clone(), from, Vec::new().into_iter());
@@ -131,7 +131,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
                 if from >= to {
                     return None;
                 }
-                match reader.read(from, to, reader.inner.read_bytes).await {
+                match reader.read(from, to, reader.handle.read_bytes).await {
                     Ok(read) if read.first().is_some_and(|entry| entry.log_id.index == from) => {
                         entries = read.into_iter();
                     }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use super::observe::LogStats;
-use super::sizes::Ledger;
+use super::sizes::LogSizes;
 use super::tail::Tail;
 use super::vote_timing::VoteTiming;
 use crate::disk::busy::BusySince;
@@ -52,13 +52,13 @@ pub(crate) struct LogContents {
     pub(crate) vote: Option<Vote>,
     pub(crate) committed: Option<LogId>,
     pub(crate) tail: Tail,
-    pub(crate) ledger: Ledger,
+    pub(crate) sizes: LogSizes,
     /// Election timeout that was stored with the vote.
     pub(crate) election_max_ms: u64,
 }
 
 /// The log as it will be once all queued jobs are done.
-pub(crate) struct State {
+pub(crate) struct QueuedLog {
     pub(crate) purged: Option<LogId>,
     pub(crate) last: Option<LogId>,
     /// The index of the first entry.
@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// The index of the next entry.
     pub(crate) next: u64,
     pub(crate) tail: Tail,
-    pub(crate) ledger: Ledger,
+    pub(crate) sizes: LogSizes,
     /// The vote that is durable.
     pub(crate) vote: Option<Vote>,
     /// The last entry known as committed. The writer notes it with its mark.
@@ -84,9 +84,9 @@ pub(crate) struct State {
     closed: bool,
 }
 
-/// State that the log's handles and its writer share; see the module.
-pub(crate) struct Shared {
-    state: Mutex<State>,
+/// The writer's queue, and the log as it will be once the queue is done; see the module.
+pub(crate) struct WriteQueue {
+    state: Mutex<QueuedLog>,
     /// Wakes a writer that is a thread.
     work: Condvar,
     /// Wakes a writer that is a task.
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Marks the writer as waiting for the disk until this is dropped.
-pub(crate) struct Busy<'a>(&'a Shared);
+pub(crate) struct Busy<'a>(&'a WriteQueue);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
@@ -119,16 +119,16 @@ pub(crate) enum Wake {
     Closed,
 }
 
-impl Shared {
+impl WriteQueue {
     pub(crate) fn new(contents: LogContents, place: Arc<str>) -> Arc<Self> {
-        let LogContents { purged, last, next, vote, committed, tail, ledger, election_max_ms } = contents;
-        let state = State {
+        let LogContents { purged, last, next, vote, committed, tail, sizes, election_max_ms } = contents;
+        let state = QueuedLog {
             purged,
             last,
             first: purged.map_or(0, |purged| purged.index + 1),
             next,
             tail,
-            ledger,
+            sizes,
             vote,
             committed,
             generation: 0,
@@ -152,12 +152,12 @@ impl Shared {
         Arc::new(shared)
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, QueuedLog> {
         self.state.lock()
     }
 
     /// Changes the state and queues the job that will change the disk alike.
-    pub(crate) fn submit(&self, change: impl FnOnce(&mut State) -> io::Result<Job>) -> io::Result<()> {
+    pub(crate) fn submit(&self, change: impl FnOnce(&mut QueuedLog) -> io::Result<Job>) -> io::Result<()> {
         let mut state = self.state.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.to_io());
@@ -311,12 +311,12 @@ impl Shared {
             next: state.next,
             durable: state.durable,
             appended_bytes: state.appended_bytes,
-            unpurged_bytes: state.ledger.since(0),
+            unpurged_bytes: state.sizes.since(0),
         }
     }
 }
 
-impl State {
+impl QueuedLog {
     fn wake(&self, due: Option<Instant>) -> Option<Wake> {
         if !self.queue.is_empty() {
             Some(Wake::Jobs)
@@ -346,7 +346,7 @@ impl State {
         for entry in entries {
             let bytes = crate::record::entry::size_hint(entry) as u64;
             total += bytes;
-            self.ledger.push(entry.log_id.index, bytes);
+            self.sizes.push(entry.log_id.index, bytes);
             self.tail.push(entry.clone());
         }
         if let Some(entry) = entries.last() {
@@ -370,7 +370,7 @@ impl State {
             self.next = from;
             self.last = last.max(self.purged);
             self.tail.truncate(from);
-            self.ledger.truncate(from);
+            self.sizes.truncate(from);
             self.written = self.written.min(from);
             self.generation += 1;
         }
@@ -385,7 +385,7 @@ impl State {
         self.purged = Some(upto);
         self.first = upto.index + 1;
         self.tail.purge(upto.index);
-        self.ledger.purge(upto.index);
+        self.sizes.purge(upto.index);
         if self.next <= upto.index {
             // A snapshot from the leader overtook the log: it goes on after the snapshot.
             self.next = upto.index + 1;

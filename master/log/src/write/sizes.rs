@@ -8,13 +8,13 @@ const STEP: u64 = 64 << 10;
 
 /// Bytes by index. `total` includes the entries that were there when the log was opened. Only appends change it.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct LogSizes {
     /// First index and bytes before it, about one pair for every [`STEP`] bytes.
     steps: VecDeque<(u64, u64)>,
     total: u64,
 }
 
-impl Ledger {
+impl LogSizes {
     pub(crate) fn push(&mut self, index: u64, bytes: u64) {
         if self.steps.back().is_none_or(|(_, before)| self.total - before >= STEP) {
             self.steps.push_back((index, self.total));
@@ -51,19 +51,19 @@ mod tests {
 
     #[test]
     fn bytes_are_right_to_within_a_step() {
-        let mut ledger = Ledger::default();
+        let mut sizes = LogSizes::default();
         for index in 0..10_000 {
-            ledger.push(index, 1_000);
+            sizes.push(index, 1_000);
         }
         let near =
             |found: u64, want: u64| assert!(found.abs_diff(want) <= STEP + 1_000, "{found} for {want}");
-        near(ledger.since(0), 10_000_000);
-        near(ledger.since(9_000), 1_000_000);
-        ledger.purge(4_999);
-        near(ledger.since(0), 5_000_000);
-        ledger.truncate(6_000);
-        near(ledger.since(0), 1_000_000);
-        ledger.purge(9_999);
-        near(ledger.since(10_000), 0);
+        near(sizes.since(0), 10_000_000);
+        near(sizes.since(9_000), 1_000_000);
+        sizes.purge(4_999);
+        near(sizes.since(0), 5_000_000);
+        sizes.truncate(6_000);
+        near(sizes.since(0), 1_000_000);
+        sizes.purge(9_999);
+        near(sizes.since(10_000), 0);
     }
 }

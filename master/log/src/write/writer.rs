@@ -1,15 +1,15 @@
 //! The log's only writer. It takes all queued jobs, writes them in order, syncs once, and acknowledges them.
 //!
-//! Why what is acknowledged is durable. A callback is completed only in [`Writer::step`], after [`Writer::batch`] has
+//! Why what is acknowledged is durable. A callback is completed only in [`LogWriter::step`], after [`BatchWriter::batch`] has
 //! returned from the sync that followed all writes of its batch; batches are worked off one after the other; and the
 //! disk keeps a prefix of its writes. So at any instant the disk holds, after a crash, everything acknowledged so far
 //! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term
 //! included. `an_append_is_not_acknowledged_before_its_sync` and
-//! `votes_and_entries_keep_their_order_through_a_crash_at_every_step` (master/log/tests/it/memory.rs) fail when either
+//! `votes_and_entries_keep_their_order_through_a_crash_at_every_step` (master/log/tests/it/memory/writes.rs) fail when either
 //! half is broken.
 //!
 //! An error is final: after a failed sync the kernel may have dropped the pages, so a second one that succeeds says
-//! nothing. Every callback then and later gets the error, and [`Shared::failed`] tells the process to exit.
+//! nothing. Every callback then and later gets the error, and [`WriteQueue::failed`] tells the process to exit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::observe::BatchTimes;
 use super::options::{LogOptions, LogSync};
-use super::queue::{Job, Shared, Wake};
+use super::queue::{Job, Wake, WriteQueue};
 use super::vote_timing::VoteTiming;
 use crate::disk::Mark;
 use crate::disk::packs::Packs;
@@ -37,18 +37,18 @@ const LEAST_OFTEN: u128 = 20;
 
 /// Processes the log's queue, on a thread of its own or, for simulation, step by step.
 pub struct LogWriter {
-    shared: Arc<Shared>,
-    writer: Writer,
+    queue: Arc<WriteQueue>,
+    writer: BatchWriter,
     failed: bool,
 }
 
 impl LogWriter {
-    pub(crate) fn new(shared: Arc<Shared>, packs: Packs, next: u64, options: &LogOptions) -> Self {
+    pub(crate) fn new(queue: Arc<WriteQueue>, packs: Packs, next: u64, options: &LogOptions) -> Self {
         let (vote, committed) = {
-            let state = shared.state();
+            let state = queue.state();
             (state.vote, state.committed)
         };
-        let writer = Writer {
+        let writer = BatchWriter {
             marked: packs.mark(),
             committed,
             noted_committed: committed,
@@ -56,23 +56,23 @@ impl LogWriter {
             options: options.clone(),
             next,
             vote_term: vote.map_or(0, |vote| vote.leader_id.term),
-            vote_timing: shared.vote_timing.clone(),
+            vote_timing: queue.vote_timing.clone(),
             unsynced: false,
             purge: None,
             noted: Instant::now(),
             note_took: Duration::ZERO,
         };
-        Self { shared, writer, failed: false }
+        Self { queue, writer, failed: false }
     }
 
     /// Waits until there is something to do. Returns false when the log has been closed and all is done. It uses
     /// tokio's time, which a simulation can control.
     pub async fn ready(&mut self) -> bool {
-        self.shared.wait_async(self.due()).await != Wake::Closed
+        self.queue.wait_async(self.due()).await != Wake::Closed
     }
 
     pub(crate) fn ready_blocking(&mut self) -> bool {
-        self.shared.wait(self.due()) != Wake::Closed
+        self.queue.wait(self.due()) != Wake::Closed
     }
 
     fn due(&self) -> Option<Instant> {
@@ -82,9 +82,9 @@ impl LogWriter {
     /// Handles all queued jobs as one batch: writes, one sync, acknowledgements. Then purges a slice of old entries,
     /// and writes the mark when it is due.
     pub fn step(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let _busy = shared.busy();
-        let (jobs, committed) = self.shared.drain();
+        let queue = Arc::clone(&self.queue);
+        let _busy = queue.busy();
+        let (jobs, committed) = self.queue.drain();
         if self.failed {
             return self.refuse(jobs);
         }
@@ -92,7 +92,7 @@ impl LogWriter {
         if !jobs.is_empty() {
             match guarded(|| self.writer.batch(&jobs)) {
                 Ok(done) => {
-                    self.shared.batch_done(done.written, done.vote, done.durable, done.taken);
+                    self.queue.batch_done(done.written, done.vote, done.durable, done.taken);
                     acknowledge(jobs);
                     self.writer.options.observer.batch(&done.times);
                 }
@@ -110,8 +110,8 @@ impl LogWriter {
     /// Syncs what is written, and writes the mark, when the log is closed.
     pub fn finish(&mut self) {
         self.step();
-        let shared = Arc::clone(&self.shared);
-        let _busy = shared.busy();
+        let queue = Arc::clone(&self.queue);
+        let _busy = queue.busy();
         if !self.failed
             && let Err(error) = guarded(|| self.writer.note())
         {
@@ -128,12 +128,12 @@ impl LogWriter {
         self.failed
     }
 
-    fn fail(&mut self, (attempt, source): Failed) {
+    fn fail(&mut self, (attempt, source): FailedAttempt) {
         let place = self.writer.packs.place().into();
         self.failed = true;
-        self.shared.fail(&LogFailure { place, attempt, source: Arc::new(source) });
+        self.queue.fail(&LogFailure { place, attempt, source: Arc::new(source) });
         // Jobs that were queued between the drain and the failure.
-        let (late, _) = self.shared.drain();
+        let (late, _) = self.queue.drain();
         self.refuse(late);
     }
 
@@ -159,15 +159,15 @@ fn acknowledge(jobs: VecDeque<(Instant, Job)>) {
     }
 }
 
-type Failed = (&'static str, io::Error);
+type FailedAttempt = (&'static str, io::Error);
 
 /// Runs `work`, and turns a panic of the database into a failure of the log.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+fn guarded<T>(work: impl FnOnce() -> Result<T, FailedAttempt>) -> Result<T, FailedAttempt> {
     caught(work)
         .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it panicked: {why}")))))
 }
 
-struct Writer {
+struct BatchWriter {
     packs: Packs,
     options: LogOptions,
     /// The index after the last entry written.
@@ -188,7 +188,7 @@ struct Writer {
     note_took: Duration,
 }
 
-struct Done {
+struct BatchDone {
     written: Option<(u64, u64)>,
     vote: Option<Vote>,
     durable: Option<u64>,
@@ -197,11 +197,11 @@ struct Done {
     times: BatchTimes,
 }
 
-impl Writer {
-    fn batch(&mut self, jobs: &VecDeque<(Instant, Job)>) -> Result<Done, Failed> {
+impl BatchWriter {
+    fn batch(&mut self, jobs: &VecDeque<(Instant, Job)>) -> Result<BatchDone, FailedAttempt> {
         let begun = Instant::now();
         let mut done =
-            Done { written: None, vote: None, durable: None, taken: 0, times: BatchTimes::default() };
+            BatchDone { written: None, vote: None, durable: None, taken: 0, times: BatchTimes::default() };
         done.times.jobs = jobs.len();
         if let Some((queued, _)) = jobs.front() {
             done.times.queue_wait = begun.saturating_duration_since(*queued);
@@ -247,7 +247,7 @@ impl Writer {
         Ok(done)
     }
 
-    fn append(&mut self, run: &mut Vec<&Entry>) -> Result<u64, Failed> {
+    fn append(&mut self, run: &mut Vec<&Entry>) -> Result<u64, FailedAttempt> {
         let Some(last) = run.last() else { return Ok(0) };
         self.next = last.log_id.index + 1;
         self.unsynced = true;
@@ -260,7 +260,7 @@ impl Writer {
     /// leave a log that ends before its mark, which recovery takes for lost data, and a healthy master would refuse to
     /// start. Done first, a crash leaves a mark below the end of the log, which is always sound: it merely would have
     /// noticed less, and entries from `from` on are not acknowledged any more once a leader has overruled them.
-    fn truncate(&mut self, from: u64) -> Result<(), Failed> {
+    fn truncate(&mut self, from: u64) -> Result<(), FailedAttempt> {
         if self.marked.next > from {
             self.write_mark(Mark { next: from, ..self.marked })?;
         }
@@ -269,14 +269,14 @@ impl Writer {
         self.packs.truncate(from).map_err(|error| ("remove overruled entries", error))
     }
 
-    fn begin_purge(&mut self, upto: &LogId) -> Result<(), Failed> {
+    fn begin_purge(&mut self, upto: &LogId) -> Result<(), FailedAttempt> {
         self.put(hard_state::PURGED, &hard_state::encode_log_id(upto), "write the purged index")?;
         self.next = self.next.max(upto.index + 1);
         self.purge = self.purge.max(Some(upto.index));
         Ok(())
     }
 
-    fn put(&mut self, key: &[u8], value: &[u8], attempt: &'static str) -> Result<(), Failed> {
+    fn put(&mut self, key: &[u8], value: &[u8], attempt: &'static str) -> Result<(), FailedAttempt> {
         self.unsynced = true;
         self.packs.put(key, value).map_err(|error| (attempt, error))
     }
@@ -284,8 +284,8 @@ impl Writer {
     /// Makes what was written durable, as far as `--log-sync` asks for it: a vote always. A vote that a power failure
     /// took back could be given again, and one term could have two leaders: whoever orders by term and index, as the
     /// stores do, would take two different entries for the same.
-    /// `votes_survive_a_power_failure_without_sync` (master/log/tests/it/memory.rs) fails without that.
-    fn sync(&mut self, voted: bool) -> Result<(Duration, Duration), Failed> {
+    /// `votes_survive_a_power_failure_without_sync` (master/log/tests/it/memory/writes.rs) fails without that.
+    fn sync(&mut self, voted: bool) -> Result<(Duration, Duration), FailedAttempt> {
         let begun = Instant::now();
         self.options.pace.begin();
         self.packs.flush().map_err(|error| ("flush", error))?;
@@ -310,7 +310,7 @@ impl Writer {
         self.noted + self.options.mark_every * times as u32
     }
 
-    fn background(&mut self) -> Result<(), Failed> {
+    fn background(&mut self) -> Result<(), FailedAttempt> {
         if let Some(upto) = self.purge {
             self.unsynced = true;
             let more = self.packs.purge_slice(upto).map_err(|error| ("delete purged entries", error))?;
@@ -324,11 +324,11 @@ impl Writer {
 
     /// Notes the last durable index, after making it so: the mark never runs ahead of the log.
     ///
-    /// The committed position goes with it, in the map, after the entry that it names: [`Shared::drain`] gave it
+    /// The committed position goes with it, in the map, after the entry that it names: [`WriteQueue::drain`] gave it
     /// together with the last of the jobs that wrote that entry, and no later job removes a committed entry but by
     /// purging it. So every prefix of the disk's writes that has the position has its entry, of the same term, or has
     /// purged it.
-    fn note(&mut self) -> Result<(), Failed> {
+    fn note(&mut self) -> Result<(), FailedAttempt> {
         let begun = Instant::now();
         if let Some(committed) = self.committed.filter(|committed| self.noted_committed < Some(*committed)) {
             self.put(
@@ -353,7 +353,7 @@ impl Writer {
         Mark { next: self.next, term: self.vote_term }
     }
 
-    fn write_mark(&mut self, mark: Mark) -> Result<(), Failed> {
+    fn write_mark(&mut self, mark: Mark) -> Result<(), FailedAttempt> {
         self.packs.write_mark(mark).map_err(|error| ("note the durable index", error))?;
         self.marked = mark;
         Ok(())

@@ -280,7 +280,7 @@ fn reason(found: &Damage) -> String {
         }
         Damage::EndsEarly { durable, .. } => format!("had durably written those below index {durable}"),
         Damage::Uncommitted { committed, .. } => format!("index {committed} had been committed"),
-        Damage::Overruled { committed, .. } => format!("one of term {committed} had been committed there"),
+        Damage::Conflict { committed, .. } => format!("one of term {committed} had been committed there"),
         Damage::Vote { needed, .. } => format!("it had one of term {needed} or later"),
         Damage::Record { name, what } => format!("its record of {name} is damaged {}", said(what)),
         Damage::Engine { what } => format!("its database does not open {}", said(what)),

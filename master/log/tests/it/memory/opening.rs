@@ -22,7 +22,7 @@ async fn a_committed_position_of_another_term_than_its_entry_is_refused() {
 
     let disk = filled(3).await;
     disk.damage(|map| drop(map.insert(b"C".to_vec(), position.expect("it was noted"))));
-    assert_eq!(damage(&disk), Damage::Overruled { index: 2, term: 1, committed: 2 });
+    assert_eq!(damage(&disk), Damage::Conflict { index: 2, term: 1, committed: 2 });
 }
 
 #[tokio::test]

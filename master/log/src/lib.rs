@@ -5,6 +5,8 @@
 //! ([`LogWriter`] argues why that is durable); entries are packed into values of a few KiB, each with a checksum; the
 //! newest are kept in memory. What may be used after a crash, and what is refused, is in [`Recovered`] and
 //! [`OpenError`]. Why sled, and how: docs/adr/0003-log-on-sled.md.
+//!
+//! Each room imports only those before it: `record`, `disk`, `write`, `recover`, `store`.
 
 mod disk;
 mod error;

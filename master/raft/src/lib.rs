@@ -4,6 +4,8 @@
 //! - [`RaftService`]: the Raft port, which also carries [`Formation`].
 //! - [`SharedIndex`]: the index as it was applied, for readers.
 //! - [`SnapshotStore`]: snapshots on disk.
+//!
+//! Each room imports only those before it: `snapshots`, `apply`, `lease`, `members`, `network`, `node`.
 
 mod apply;
 #[cfg(feature = "testing")]

@@ -179,7 +179,7 @@ const SLOW_TIMING: [&str; 2] = ["--raft-timing", "wan"];
 ///
 /// The leader has lost one follower already, and leans on the other alone. The first asks for votes in vain, since the
 /// other hears the leader; its own vote it would give to anybody. Now the other loses the leader, too, and restarts. It
-/// has heard no leader in this life, so only its guard keeps it from standing at once; with the vote of the first it
+/// has heard no leader in this life, so only its restart wait keeps it from standing at once; with the vote of the first it
 /// would lead in some tens of milliseconds, beside a leader that still has its lease and is asked all the time. Then the
 /// witness has an answer of the old leader to a call that was sent when the new one led already.
 ///

@@ -1,4 +1,5 @@
-//! openraft's log storage over a [`LogDisk`].
+//! openraft's log storage over a [`LogDisk`]: the log's handle and its threads. The reader and the handle import the
+//! way to the disk.
 
 pub(crate) mod handle;
 pub(crate) mod open;

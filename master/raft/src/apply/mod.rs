@@ -1,5 +1,5 @@
 //! Committed entries become the index, and the index becomes snapshots: openraft's state machine, and when a snapshot is
-//! taken. The machine imports the index, the snapshots' task the machine.
+//! taken. The state machine imports the index, and the task that takes snapshots imports the state machine.
 
 pub(crate) mod index;
 pub(crate) mod snapshot_limits;

@@ -35,7 +35,7 @@ const SILENCE_FACTOR: u32 = 4;
 /// Advice for a master that was removed.
 pub const REMOVED_FIX: &str = "stop it, or take it in again with `mcctl members add`";
 
-/// Finds out who leads: its inputs.
+/// The task that finds out who leads, as far as this node can tell.
 pub(crate) struct LeadershipWatch {
     pub(crate) raft: Raft<StateMachine>,
     pub(crate) me: NodeId,

@@ -6,9 +6,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use mc_durable::Aside;
+use mc_index::State;
+use mc_log::SnapshotMeta;
 use parking_lot::Mutex;
+use tempfile::TempPath;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::incoming::Received;
+use super::format::Defect;
 
 /// A snapshot as openraft passes it around: its length, and an open file, so that it can still be sent after its name
 /// is gone. A received snapshot also has the decoded index. It is deleted with its last handle unless it is
@@ -64,4 +68,42 @@ impl SnapshotFile {
         self.file.read_exact_at(&mut piece, offset)?;
         Ok(piece.freeze())
     }
+}
+
+/// A snapshot on stable storage that was read back. It only lacks the name under which it counts.
+#[derive(Debug)]
+pub(super) struct Unnamed {
+    pub(super) meta: SnapshotMeta,
+    pub(super) path: TempPath,
+    pub(super) file: Arc<File>,
+    pub(super) len: u64,
+}
+
+impl Unnamed {
+    pub(super) fn file(&self) -> SnapshotFile {
+        SnapshotFile::new(self.file.clone(), self.len)
+    }
+}
+
+/// A received snapshot, with the index that was decoded from its file.
+#[derive(Debug)]
+pub(super) struct Received {
+    /// The index, or the reason why only a newer build can read it.
+    pub(super) state: Result<State, Defect>,
+    pub(super) unnamed: Unnamed,
+    /// The last field, because fields are dropped in their order.
+    pub(super) permit: ReceivePermit,
+}
+
+impl Received {
+    pub(super) fn file(&self) -> SnapshotFile {
+        self.unnamed.file()
+    }
+}
+
+/// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at
+/// most one decoded index beside the live one, whoever sends and however often.
+#[derive(Debug, Default)]
+pub(crate) struct ReceivePermit {
+    pub(super) _permit: Option<OwnedSemaphorePermit>,
 }

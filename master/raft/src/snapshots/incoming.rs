@@ -4,21 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mc_index::State;
-use mc_log::SnapshotMeta;
 use tempfile::TempPath;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::disk::Disk;
-use super::format::{self, Header, Verified};
-use super::{Defect, PartialFile, SnapshotError, SnapshotFile, io_error};
-
-/// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at
-/// most one decoded index beside the live one, whoever sends and however often.
-#[derive(Debug, Default)]
-pub(crate) struct ReceivePermit {
-    pub(super) _permit: Option<OwnedSemaphorePermit>,
-}
+use super::disk::{Disk, PartialFile};
+use super::file::{ReceivePermit, Received, SnapshotFile, Unnamed};
+use super::format::{self, Defect, Header, Verified};
+use super::{SnapshotError, io_error};
 
 /// Tells a thread that reads a snapshot back to stop, because the result is not needed any more.
 #[derive(Clone, Debug, Default)]
@@ -89,15 +80,6 @@ fn not_as_sent(path: &Path, defect: Defect) -> SnapshotError {
     }
 }
 
-/// A snapshot on stable storage that was read back. It only lacks the name under which it counts.
-#[derive(Debug)]
-pub(super) struct Unnamed {
-    pub(super) meta: SnapshotMeta,
-    pub(super) path: TempPath,
-    file: Arc<File>,
-    len: u64,
-}
-
 impl Unnamed {
     /// Opens the synced file at `path` and verifies it.
     pub(super) fn read_back(
@@ -124,26 +106,6 @@ impl Unnamed {
             }
             Err(defect) => Err((path, defect)),
         }
-    }
-
-    pub(super) fn file(&self) -> SnapshotFile {
-        SnapshotFile::new(self.file.clone(), self.len)
-    }
-}
-
-/// A received snapshot, with the index that was decoded from its file.
-#[derive(Debug)]
-pub(super) struct Received {
-    /// The index, or the reason why only a newer build can read it.
-    pub(super) state: Result<State, Defect>,
-    pub(super) unnamed: Unnamed,
-    /// The last field, because fields are dropped in their order.
-    pub(super) permit: ReceivePermit,
-}
-
-impl Received {
-    pub(super) fn file(&self) -> SnapshotFile {
-        self.unnamed.file()
     }
 }
 

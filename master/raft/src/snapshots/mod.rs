@@ -28,14 +28,15 @@ use tokio::sync::Semaphore;
 
 use disk::PartialFile;
 pub(crate) use disk::{Disk, FileSystem};
+pub(crate) use file::ReceivePermit;
 pub use file::SnapshotFile;
 pub use format::Defect;
 #[cfg(feature = "testing")]
 pub(crate) use format::fuzz_file;
-pub(crate) use incoming::{GivenUp, Incoming, ReceivePermit};
+pub(crate) use incoming::{GivenUp, Incoming};
 
+use file::{Received, Unnamed};
 use format::Header;
-use incoming::{Received, Unnamed};
 use mc_index::State;
 use mc_log::{LogId, SnapshotMeta};
 

@@ -3,15 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mc_client::{ByteRange, RdmaDevices, RdmaOptions, ShmAccess, Transports};
+use mc_client::ByteRange;
 use mc_types::{ByteSize, Span};
 
-use crate::output::Format;
-
-/// Masters to connect to when neither the flag nor the environment names any.
-const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
+use mc_console::Global;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost); \
@@ -35,82 +31,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Flags of every command.
-#[derive(Debug, Args)]
-pub(crate) struct Global {
-    /// Client addresses of the masters, comma-separated; one reachable master is enough
-    /// [env: MC_MASTERS] [default: 127.0.0.1:50051]
-    #[arg(long, global = true, value_name = "ADDRESSES")]
-    masters: Option<String>,
-    /// Format of the result on standard output [default: table]
-    #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT")]
-    output: Option<Format>,
-    /// Short for `-o json`: print one JSON document on standard output and nothing else, also on failure
-    #[arg(long, global = true, conflicts_with = "output")]
-    json: bool,
-    /// Tenant whose objects the command works on; empty: the default tenant [env: MC_TENANT]
-    #[arg(long, global = true, value_name = "NAME")]
-    tenant: Option<String>,
-    /// Longest time to wait for a leader
-    #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
-    pub(crate) timeout: Span,
-    /// Stores of this host to share memory with: off, same-uid (run by this user or root), any
-    #[arg(long, global = true, value_name = "WHO", default_value_t)]
-    pub(crate) shm: ShmAccess,
-    /// Transports of bytes to and from stores: auto (the best that both have), tcp, shm, rdma (nothing else)
-    #[arg(long, global = true, value_name = "NAME", default_value_t)]
-    pub(crate) transport: Transports,
-    /// RDMA devices to use: auto (all with an active port), off, or names such as mlx5_0,mlx5_1
-    #[arg(long, global = true, value_name = "NAMES", default_value_t)]
-    pub(crate) rdma_devices: RdmaDevices,
-    /// How to use them: default, or some of traffic-class=0..255, service-level=0..15, gid-index=N, pkey=0xN, port=N,
-    /// timeout=1..31 (a lost packet is sent again after 4.096 us * 2^timeout, 14 is 67 ms), separated by commas
-    #[arg(long, global = true, value_name = "OPTIONS", default_value_t)]
-    pub(crate) rdma_options: RdmaOptions,
-}
-
-impl Global {
-    pub(crate) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.output.unwrap_or_default() }
-    }
-
-    /// Returns the tenant: the flag, else `MC_TENANT`, else the default one.
-    pub(crate) fn tenant(&self) -> String {
-        self.tenant.clone().or_else(|| std::env::var("MC_TENANT").ok()).unwrap_or_default()
-    }
-
-    /// The value of `--masters`.
-    pub(crate) fn masters_flag(&self) -> Option<&str> {
-        self.masters.as_deref()
-    }
-
-    /// Returns the masters to connect to: the flag, else `MC_MASTERS` if it is not empty, else this machine.
-    pub(crate) fn masters(&self) -> String {
-        let from_env = || std::env::var("MC_MASTERS").ok().filter(|value| !value.is_empty());
-        self.masters.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_MASTERS.to_owned())
-    }
-}
-
-/// Guesses the requested format from a command line that may not parse.
-pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
-    let args: Vec<_> = args.into_iter().take_while(|arg| arg != "--").collect();
-    let text: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
-    let in_one = |arg: &&str| matches!(*arg, "--json" | "-ojson" | "-o=json" | "--output=json");
-    let in_two = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
-    if text.iter().any(in_one) || text.windows(2).any(in_two) { Format::Json } else { Format::Table }
-}
-
-/// Returns the parser's complaint without the usage and hints below it.
-pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
-    // The text of such an error is only the help.
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "the command is not complete".to_owned();
-    }
-    let text = error.to_string();
-    let what = text.split("\n\n").next().unwrap_or_default();
-    what.strip_prefix("error: ").unwrap_or(what).trim_end().to_owned()
 }
 
 #[derive(Debug, Subcommand)]
@@ -738,37 +658,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn json_is_short_for_o_json_anywhere_on_the_line() {
-        for line in [
-            &["mcctl", "--json", "status"][..],
-            &["mcctl", "status", "-o", "json"],
-            &["mcctl", "status", "--json"],
-        ] {
-            assert_eq!(Cli::parse_from(line).global.format(), Format::Json, "{line:?}");
-        }
-        assert_eq!(Cli::parse_from(["mcctl", "status"]).global.format(), Format::Table);
-    }
-
-    #[test]
-    fn the_format_is_known_of_a_wrong_line_too() {
-        let format = |line: &str| format_of(line.split(' ').map(OsString::from));
-        for line in ["--json no", "no --output=json", "no -o json", "no --output json", "no -ojson"] {
-            assert_eq!(format(line), Format::Json, "{line}");
-        }
-        for line in ["no", "no -o table", "-- --json", "json"] {
-            assert_eq!(format(line), Format::Table, "{line}");
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_said_without_the_usage() {
-        let wrong = |line: &str| what_is_wrong(&Cli::try_parse_from(line.split(' ')).unwrap_err());
-        assert!(wrong("mcctl no-such-command").starts_with("unrecognized subcommand 'no-such-command'"));
-        assert!(wrong("mcctl put key").ends_with("<FILE>"), "{}", wrong("mcctl put key"));
-        assert_eq!(wrong("mcctl"), "the command is not complete");
     }
 
     #[test]

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mc_client::{Client, Put};
+use mc_console::{View, connect};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
 use crate::args::Ending;
 use crate::children::{Cluster, died_of};
-use crate::connect;
-use crate::view::View;
 use crate::workload::{Block, Ledger};
 
 /// First block of the probing puts; the workload's blocks stay far below.

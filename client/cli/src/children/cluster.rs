@@ -3,6 +3,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mc_console::{View, connect};
 use mc_index::Settings;
 use mc_types::ByteSize;
 use tempfile::TempDir;
@@ -10,8 +11,6 @@ use tempfile::TempDir;
 use super::ChildrenError;
 use super::ports::Ports;
 use super::process::Process;
-use crate::connect;
-use crate::view::View;
 
 /// Number and sizes of the processes to start.
 #[derive(Clone, Debug)]

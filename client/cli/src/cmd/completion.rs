@@ -2,11 +2,10 @@
 
 use anyhow::Result;
 use clap::CommandFactory;
+use mc_console::{Ended, Output};
 use serde::Serialize;
 
-use crate::Ended;
 use crate::args::{Cli, CompletionArgs};
-use crate::output::Output;
 
 #[derive(Serialize)]
 struct Document {

@@ -1,12 +1,10 @@
 //! `mcctl config show|set`: shows and changes the cluster settings.
 
 use anyhow::Result;
+use mc_console::{Ended, Global, Output, columns, connect};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{ConfigCommand, Global};
-use crate::connect;
-use crate::output::{Output, columns};
+use crate::args::ConfigCommand;
 
 #[derive(Serialize)]
 struct Setting {

@@ -2,13 +2,10 @@
 
 use anyhow::Result;
 use mc_client::{Mode, Presence};
+use mc_console::{Ended, Global, NoLeader, Output, Unavailable, connect, printable};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, KeyArgs};
-use crate::connect;
-use crate::failure::{NoLeader, Unavailable};
-use crate::output::{Output, printable};
+use crate::args::KeyArgs;
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -5,13 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use mc_client::{Client, Mode};
+use mc_console::{
+    Ended, Global, NoLeader, Output, Unavailable, connect, human_bytes, note, printable, write_bytes,
+};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{GetArgs, Global};
-use crate::connect;
-use crate::failure::{NoLeader, Unavailable};
-use crate::output::{self, Output, human_bytes, note, printable};
+use crate::args::GetArgs;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -52,7 +51,7 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
         return Ok(Ended::Negative);
     };
     if to_stdout {
-        output::bytes(&value);
+        write_bytes(&value);
         return Ok(Ended::Well);
     }
     std::fs::write(&args.file, &value).with_context(|| format!("cannot write {}", args.file.display()))?;

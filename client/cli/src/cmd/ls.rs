@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use mc_client::{Client, Code, Description, Error, ListedKey};
+use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
 use serde::Serialize;
 
 use super::stat::pin_name;
-use crate::Ended;
-use crate::args::{Global, LsArgs};
-use crate::connect;
-use crate::output::{Output, columns, human_bytes, printable};
+use crate::args::LsArgs;
 
 #[derive(Serialize)]
 struct Document {

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use mc_client::{Admin, Members};
+use mc_console::{Ended, Global, Output, Tone, columns, connect, note};
 use mc_types::NodeId;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::rescue;
-use crate::Ended;
-use crate::args::{Global, MembersCommand};
-use crate::connect;
-use crate::output::{Output, Tone, columns, note};
+use crate::args::MembersCommand;
 
 /// Pause between two looks at a new member until it has its vote.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

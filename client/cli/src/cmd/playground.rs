@@ -7,18 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mc_client::Client;
+use mc_console::{Ended, Interrupts, Output, Progress, Tone, connect, human_bytes, note, ratio};
 use mc_types::ALLOCATION_ALIGN;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::Ended;
 use crate::args::{Ending, PlaygroundArgs};
 use crate::children::{Cluster, Shape};
-use crate::connect;
 use crate::failover::{self, Failover};
-use crate::interrupt::Interrupts;
-use crate::output::{Output, Tone, human_bytes, note, ratio};
-use crate::progress::Progress;
 use crate::workload::{
     Capacity, Driver, Generator, Keyspace, Ledger, Miss, Requests, Verdict, baseline, read_trace, value,
     verify,

@@ -5,13 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use mc_client::{Code, Near, PinAction, Put, PutMode, PutOptions, Replication};
+use mc_console::{Ended, Global, NoLeader, Output, connect, human_bytes, note, printable};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, PinKind, PutArgs};
-use crate::connect;
-use crate::failure::NoLeader;
-use crate::output::{Output, human_bytes, note, printable};
+use crate::args::{PinKind, PutArgs};
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -1,12 +1,11 @@
 //! `mcctl members rescue`: makes a cluster of one from a survivor's data directory.
 
 use anyhow::Result;
+use mc_console::{Ended, Output};
 use mc_master::{Prepared, Rescue, Rescued};
 use serde::Serialize;
 
-use crate::Ended;
 use crate::args::RescueArgs;
-use crate::output::Output;
 
 #[derive(Serialize)]
 struct Document {

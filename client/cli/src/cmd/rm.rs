@@ -2,12 +2,10 @@
 
 use anyhow::Result;
 use mc_client::{Client, Code, Error, Removed};
+use mc_console::{Ended, Global, Output, connect, printable};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, RmArgs};
-use crate::connect;
-use crate::output::{Output, printable};
+use crate::args::RmArgs;
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -2,13 +2,8 @@
 
 use anyhow::Result;
 use mc_client::{SegmentStatus, StoreStatus};
+use mc_console::{Ended, Global, Output, address, columns, connect, human_bytes, printable, state_name};
 use serde::Serialize;
-
-use crate::Ended;
-use crate::args::Global;
-use crate::connect;
-use crate::output::{Output, columns, human_bytes, printable};
-use crate::view::{address, state_name};
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -4,13 +4,10 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use mc_client::{DescribedReplica, Pin};
+use mc_console::{Ended, Global, Output, Unavailable, connect, human_bytes, printable};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, KeyArgs};
-use crate::connect;
-use crate::failure::Unavailable;
-use crate::output::{Output, human_bytes, printable};
+use crate::args::KeyArgs;
 
 #[derive(Serialize)]
 struct Document<'a> {

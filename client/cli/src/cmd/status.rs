@@ -3,12 +3,9 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-
-use crate::Ended;
-use crate::args::Global;
-use crate::connect;
-use crate::output::{Output, Tone, columns, human_bytes, printable};
-use crate::view::{Health, View, not_offered};
+use mc_console::{
+    Ended, Global, Health, Output, Tone, View, columns, connect, human_bytes, not_offered, printable,
+};
 
 pub(crate) async fn status(global: &Global, output: Output) -> Result<Ended> {
     let admin = connect::admin(&global.masters()).await?;

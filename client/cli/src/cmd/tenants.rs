@@ -4,13 +4,11 @@ use std::borrow::Cow;
 
 use anyhow::{Context as _, Result};
 use mc_client::{Admin, Quota, Setting, Tenant};
+use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
 use mc_types::ByteSize;
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, TenantLimits, TenantsCommand};
-use crate::connect;
-use crate::output::{Output, columns, human_bytes, printable};
+use crate::args::{TenantLimits, TenantsCommand};
 
 #[derive(Serialize)]
 struct Document {

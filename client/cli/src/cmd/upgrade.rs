@@ -1,12 +1,10 @@
 //! `mcctl upgrade status|finish`: shows and raises the cluster version.
 
 use anyhow::Result;
+use mc_console::{Ended, Global, Output, columns, connect};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::args::{Global, UpgradeCommand};
-use crate::connect;
-use crate::output::{Output, columns};
+use crate::args::UpgradeCommand;
 
 #[derive(Serialize)]
 struct Master {

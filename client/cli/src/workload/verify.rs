@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mc_client::Client;
+use mc_console::note;
 use parking_lot::Mutex;
 
 use super::{Block, Ledger};
-use crate::output;
 
 /// Number of concurrent calls.
 const WORKERS: usize = 4;
@@ -112,10 +112,7 @@ async fn read_back(
         if given_up.load(Ordering::Relaxed) || start.elapsed() > PATIENCE {
             if !given_up.swap(true, Ordering::Relaxed) {
                 let why = failure.map_or_else(|| "a miss".to_owned(), |error| error.to_string());
-                output::note(&format!(
-                    "acknowledged blocks can't be read back; the first {}: {why}",
-                    again.len()
-                ));
+                note(&format!("acknowledged blocks can't be read back; the first {}: {why}", again.len()));
             }
             verdict.lost += again.len() as u64;
             return verdict;

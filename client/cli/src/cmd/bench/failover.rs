@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mc_client::{Client, Put, PutOptions};
+use mc_console::{Ended, Global, Output, Progress, connect, human_bytes};
 use serde::Serialize;
 
 use super::machine::Machine;
-use crate::Ended;
-use crate::args::{Ending, FailoverArgs, Global};
+use crate::args::{Ending, FailoverArgs};
 use crate::children::{Cluster, Shape};
-use crate::connect;
 use crate::failover;
-use crate::output::{Output, human_bytes};
-use crate::progress::Progress;
 use crate::workload::{Keyspace, Ledger, Miss, verify};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);

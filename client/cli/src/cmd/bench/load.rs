@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use mc_client::{Client, GetInto, Put, PutOptions, RegisteredMemory};
+use mc_console::{Ended, Global, Interrupted, Interrupts, Output, Progress, connect, note};
 use mc_types::ByteSize;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -17,13 +18,8 @@ use super::machine::Machine;
 use super::parts::Watch;
 use super::pool::Pool;
 use super::report::{Counts, Report};
-use crate::Ended;
-use crate::args::{Global, LoadArgs};
+use crate::args::LoadArgs;
 use crate::children::Shape;
-use crate::connect;
-use crate::interrupt::{Interrupted, Interrupts};
-use crate::output::{Output, note};
-use crate::progress::Progress;
 use crate::workload::{Block, Keyspace};
 
 /// Kind of calls that a load bench makes.

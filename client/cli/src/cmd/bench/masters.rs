@@ -2,9 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use mc_client::{MasterStatus, Member};
+use mc_console::connect;
 use mc_process::http;
-
-use crate::connect;
 
 /// Sum and count of a histogram of seconds, or their growth between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -16,11 +16,9 @@ mod restart;
 mod transfer;
 
 use anyhow::{Context, Result};
+use mc_console::{Ended, Global, Interrupts, Output};
 
-use crate::Ended;
-use crate::args::{BenchArgs, BenchCommand, Global};
-use crate::interrupt::Interrupts;
-use crate::output::Output;
+use crate::args::{BenchArgs, BenchCommand};
 
 pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> Result<Ended> {
     let mut interrupts = Interrupts::catch().context("cannot catch signals")?;

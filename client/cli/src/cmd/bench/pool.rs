@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use mc_console::{Global, human_bytes, note};
 
-use crate::args::Global;
 use crate::children::{Cluster, Shape};
-use crate::output::{human_bytes, note};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use mc_console::human_bytes;
 use serde::Serialize;
 
 use super::machine::Machine;
@@ -152,7 +153,7 @@ impl Report {
             self.bench,
             self.threads,
             self.batch,
-            crate::output::human_bytes(self.size_bytes),
+            human_bytes(self.size_bytes),
             self.seconds,
             self.ops_s,
             self.p50_us,

@@ -8,18 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use mc_client::{Client, Put, PutOptions};
+use mc_console::{Ended, Global, Health, Output, Progress, View, connect, human_bytes, note};
 use rustix::process::Signal;
 use serde::Serialize;
 
 use super::machine::Machine;
 use super::report::round;
-use crate::Ended;
-use crate::args::{Global, RestartArgs};
+use crate::args::RestartArgs;
 use crate::children::{Cluster, Shape};
-use crate::connect;
-use crate::output::{Output, human_bytes, note};
-use crate::progress::Progress;
-use crate::view::{Health, View};
 use crate::workload::Keyspace;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);

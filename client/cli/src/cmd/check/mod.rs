@@ -4,10 +4,9 @@ mod rdma;
 mod transports;
 
 use anyhow::Result;
+use mc_console::{Ended, Global, Output};
 
-use crate::Ended;
-use crate::args::{CheckCommand, Global};
-use crate::output::Output;
+use crate::args::CheckCommand;
 
 pub(crate) async fn check(global: &Global, command: &CheckCommand, output: Output) -> Result<Ended> {
     match command {

@@ -1,11 +1,8 @@
 //! `mcctl check rdma`: the RDMA devices of this machine, and what keeps it from using them.
 
+use mc_console::{Ended, Global, Output};
 use mc_transfer::{DeviceReport, Rdma};
 use serde::Serialize;
-
-use crate::Ended;
-use crate::args::Global;
-use crate::output::Output;
 
 #[derive(Serialize)]
 struct Devices {

@@ -8,15 +8,11 @@ use futures::StreamExt as _;
 use mc_client::{
     ByteSize, Client, Error, PeerReport, PeerTransport, PutMode, PutOptions, StoreState, StoreStatus,
 };
+use mc_console::{
+    Ended, Global, Interrupted, Interrupts, Lacking, NoLeader, Output, address, columns, connect,
+    human_bytes, lines_of, printable, rounded, state_name,
+};
 use serde::Serialize;
-
-use crate::Ended;
-use crate::args::Global;
-use crate::connect;
-use crate::failure::NoLeader;
-use crate::interrupt::{Interrupted, Interrupts};
-use crate::output::{Output, columns, human_bytes, printable, rounded};
-use crate::view::{Lacking, address, lines_of, state_name};
 
 /// Bytes of the object that each store gets for a moment: enough to be worth every transport.
 const PROBE: ByteSize = ByteSize(64 << 10);

@@ -14,10 +14,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::Ended;
 use crate::args::MonitoringArgs;
-use crate::output::Output;
 use board::Board;
+use mc_console::{Ended, Output};
 
 const BOARDS: [&Board; 4] = [&overview::BOARD, &raft::BOARD, &pool::BOARD, &stores::BOARD];
 

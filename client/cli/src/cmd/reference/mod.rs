@@ -11,11 +11,10 @@ use mc_process::config;
 use mc_types::Metric;
 use serde::Serialize;
 
-use crate::Ended;
 use crate::args::Cli;
-use crate::output::Output;
 use flags::{Fallback, Flag};
 use markdown::{code, table};
+use mc_console::{Ended, Output};
 
 const INTRODUCTION: &str = "\
 # Reference

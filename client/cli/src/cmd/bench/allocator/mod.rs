@@ -6,16 +6,14 @@ mod sizes;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use mc_console::{Ended, Global, Output, Progress, human_bytes};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use self::index::Index;
 use self::sizes::Sizes;
-use crate::Ended;
-use crate::args::{AllocatorArgs, AllocatorWorkload, Global};
-use crate::output::{Output, human_bytes};
-use crate::progress::Progress;
+use crate::args::{AllocatorArgs, AllocatorWorkload};
 
 /// Number of times that a pool is full in the bench.
 const FULL: u64 = 40;

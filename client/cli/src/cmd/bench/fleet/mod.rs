@@ -7,6 +7,7 @@ mod stores;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use mc_console::{Ended, Global, Output, View, connect, note};
 use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
@@ -15,12 +16,8 @@ use self::clients::{Clients, Prober};
 use self::process::{Calls, Usage};
 use self::stores::Stores;
 use super::machine::Machine;
-use crate::Ended;
-use crate::args::{FleetArgs, Global};
+use crate::args::FleetArgs;
 use crate::children::{Cluster, Shape};
-use crate::connect;
-use crate::output::{Output, note};
-use crate::view::View;
 
 /// Time limit of each stage.
 const LIMIT: Duration = Duration::from_secs(120);

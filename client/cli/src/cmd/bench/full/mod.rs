@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use mc_console::{Ended, Global, Output, connect, human_bytes, note};
 use mc_types::ByteSize;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -15,11 +16,8 @@ use self::load::{Counts, Kind, Load, Until};
 use self::pool::{Pool, Seen};
 use super::machine::Machine;
 use super::report::round;
-use crate::Ended;
-use crate::args::{FullArgs, Global};
+use crate::args::FullArgs;
 use crate::children::{Cluster, Shape};
-use crate::connect;
-use crate::output::{Output, human_bytes, note};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time after which a new leader frees evicted bytes at once: the default of `read-lease`, and some more. Before, leases

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use mc_client::Admin;
+use mc_console::connect;
 
 use crate::children::Cluster;
 use crate::cmd::bench::masters::Masters;
-use crate::connect;
 
 /// Pause between two looks at the pool.
 const LOOK: Duration = Duration::from_millis(5);

@@ -6,13 +6,11 @@ mod pool;
 use std::collections::HashSet;
 
 use anyhow::Result;
+use mc_console::{Ended, Global, Output, Progress, ratio, rounded};
 use serde::Serialize;
 
 use self::index::{Counts, Index};
-use crate::Ended;
-use crate::args::{Global, ReplayArgs};
-use crate::output::{Output, ratio, rounded};
-use crate::progress::Progress;
+use crate::args::ReplayArgs;
 use crate::workload::{Capacity, Request, baseline, read_trace};
 
 /// Result of the command, as `-o json` prints it.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use mc_console::{Ended, Global, Output};
 use mc_transfer::{
     HostMemory, LentMemory, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions,
     TcpTransport, Transport, Transports, WriteOp,
@@ -17,9 +18,7 @@ use serde::Serialize;
 
 use self::store::{Child, Target};
 use super::report::round;
-use crate::Ended;
-use crate::args::{Direction, Global, Memory, OnOff, TransferArgs};
-use crate::output::Output;
+use crate::args::{Direction, Memory, OnOff, TransferArgs};
 
 const ROUNDS: usize = 5;
 /// Duration of each measurement of the transport.

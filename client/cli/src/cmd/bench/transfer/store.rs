@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use mc_console::{Ended, Global};
 use mc_transfer::{
     Authority, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, Segment, ShmAccess, fence_limit,
     socket_name,
@@ -19,8 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
-use crate::Ended;
-use crate::args::{Global, TransferStoreArgs};
+use crate::args::TransferStoreArgs;
 
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Size of the writes of a plain stream.

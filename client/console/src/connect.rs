@@ -6,24 +6,24 @@ use anyhow::Result;
 use mc_client::{Admin, Builder, Client, ConnectError};
 use mc_types::ByteSize;
 
-use crate::args::Global;
 use crate::failure::NoLeader;
+use crate::flags::Global;
 use crate::output;
 
 /// Connects a client of the command line's masters and tenant, and waits for a leader.
-pub(crate) async fn client_of(global: &Global) -> Result<Client> {
+pub async fn client_of(global: &Global) -> Result<Client> {
     let masters = global.masters();
     let builder = builder(&masters, global).tenant(global.tenant());
     wait_for_leader(builder, &masters, global.timeout.0).await
 }
 
 /// Connects a client of the default tenant to masters that are not those of the command line, and waits for a leader.
-pub(crate) async fn client_at(masters: &str, global: &Global) -> Result<Client> {
+pub async fn client_at(masters: &str, global: &Global) -> Result<Client> {
     wait_for_leader(builder(masters, global), masters, global.timeout.0).await
 }
 
 /// Connects a client of the default tenant and waits up to `patience` for a leader.
-pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
+pub async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
     let builder = Client::builder().masters(masters).local_cache(ByteSize(0));
     wait_for_leader(builder, masters, patience).await
 }
@@ -60,7 +60,7 @@ async fn wait_for_leader(builder: Builder, masters: &str, patience: Duration) ->
 }
 
 /// Connects an [`Admin`], which works with or without a leader.
-pub(crate) async fn admin(masters: &str) -> Result<Admin, ConnectError> {
+pub async fn admin(masters: &str) -> Result<Admin, ConnectError> {
     // Each master is asked for its own status, so there is no leader to wait for.
     let client =
         Client::builder().masters(masters).local_cache(ByteSize(0)).leader_timeout(Duration::from_millis(1));

@@ -10,17 +10,18 @@ use crate::output::note;
 
 /// Receiver of the signals that end this process. It catches them from its creation on.
 #[derive(Debug)]
-pub(crate) struct Interrupts {
+pub struct Interrupts {
     signals: [Signal; 3],
 }
 
 /// Error of a command that a signal ended.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
-pub(crate) struct Interrupted;
+pub struct Interrupted;
 
 impl Interrupts {
-    pub(crate) fn catch() -> io::Result<Self> {
+    /// Catches the signals from now on.
+    pub fn catch() -> io::Result<Self> {
         let of = |kind| signal(kind);
         Ok(Self {
             signals: [of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?],
@@ -28,7 +29,7 @@ impl Interrupts {
     }
 
     /// Waits for the next signal.
-    pub(crate) async fn next(&mut self) {
+    pub async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -38,7 +39,7 @@ impl Interrupts {
     }
 
     /// Runs `work` until it is done or a signal arrives; a signal drops it at once.
-    pub(crate) async fn until<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interrupted> {
+    pub async fn until<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interrupted> {
         tokio::select! {
             done = work => Ok(done),
             () = self.next() => Err(Interrupted),
@@ -50,7 +51,7 @@ impl Interrupts {
     ///
     /// The calls that it is in are not dropped, so that no put stays open and none is committed after the removal. A second
     /// signal drops all at once.
-    pub(crate) async fn wind_down<T>(
+    pub async fn wind_down<T>(
         &mut self,
         work: impl Future<Output = T>,
         over: &AtomicBool,

@@ -12,7 +12,7 @@ const LINE_EVERY: Duration = Duration::from_secs(3);
 
 /// Progress towards a known total.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     what: &'static str,
     total: u64,
     bar: Option<ProgressBar>,
@@ -20,7 +20,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(what: &'static str, total: u64) -> Self {
+    /// Begins at 0 of `total`.
+    pub fn new(what: &'static str, total: u64) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let template = "{msg} [{wide_bar}] {human_pos}/{human_len} {elapsed}";
             // The template is a constant. If it did not parse, the default style would do.
@@ -32,7 +33,7 @@ impl Progress {
     }
 
     /// Sets how much is done.
-    pub(crate) fn set(&mut self, done: u64) {
+    pub fn set(&mut self, done: u64) {
         match &self.bar {
             Some(bar) => bar.set_position(done.min(self.total)),
             None if self.said.elapsed() >= LINE_EVERY => {
@@ -44,7 +45,7 @@ impl Progress {
     }
 
     /// Prints a line of the story without disturbing the bar.
-    pub(crate) fn say(&self, output: Output, line: &str) {
+    pub fn say(&self, output: Output, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| output.say(line)),
             None => output.say(line),

@@ -16,9 +16,9 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Error for a key whose object is in the pool but can't be read now.
 #[derive(Debug)]
-pub(crate) struct Unavailable {
+pub struct Unavailable {
     /// The key.
-    pub(crate) key: String,
+    pub key: String,
 }
 
 impl fmt::Display for Unavailable {
@@ -36,7 +36,7 @@ impl std::error::Error for Unavailable {}
 
 /// No leader answered the command.
 #[derive(Debug)]
-pub(crate) struct NoLeader(pub(crate) String);
+pub struct NoLeader(pub String);
 
 impl fmt::Display for NoLeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,7 +11,7 @@ type Answer<'a> = (&'a str, Result<&'a MasterStatus, &'a str>);
 /// Health of the pool; the value is the exit code of `mcctl status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Health {
+pub enum Health {
     /// A leader exists, every master answers, and every store is alive.
     Healthy = 0,
     /// The pool works, but something is missing.
@@ -22,70 +22,83 @@ pub(crate) enum Health {
 
 /// The state of the pool, as `mcctl status -o json` prints it.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct View {
+pub struct View {
     /// Health of the pool.
-    pub(crate) health: Health,
+    pub health: Health,
     /// Reasons why the pool is not healthy, in words.
-    pub(crate) problems: Vec<String>,
+    pub problems: Vec<String>,
     /// The cluster's id; `None` until it has formed.
-    pub(crate) cluster_id: Option<String>,
+    pub cluster_id: Option<String>,
     /// Client address of the leader.
-    pub(crate) leader: Option<String>,
+    pub leader: Option<String>,
     /// Objects in the index.
-    pub(crate) keys: Option<u64>,
+    pub keys: Option<u64>,
     /// Every master that was asked, including those that other masters named.
-    pub(crate) masters: Vec<MasterView>,
+    pub masters: Vec<MasterView>,
     /// Every store as the leader sees it; without a leader, as the most advanced master does.
-    pub(crate) stores: Vec<StoreView>,
+    pub stores: Vec<StoreView>,
 }
 
 /// One master. Values that only it knows are absent while it does not answer.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct MasterView {
-    pub(crate) id: Option<String>,
-    pub(crate) addr: String,
+pub struct MasterView {
+    /// Id, if a master that answers knows it.
+    pub id: Option<String>,
+    /// Client address.
+    pub addr: String,
     /// leader, follower, learner, candidate, forming or unreachable; "no member" for a master that was removed, that
     /// belongs to another cluster, or that no longer exists.
-    pub(crate) role: String,
-    pub(crate) pid: Option<u32>,
-    pub(crate) term: Option<u64>,
-    pub(crate) applied: Option<u64>,
+    pub role: String,
+    /// Id of its process.
+    pub pid: Option<u32>,
+    /// Its term.
+    pub term: Option<u64>,
+    /// Index of the last log entry that it has applied.
+    pub applied: Option<u64>,
     /// lan or wan; `None` until the master takes part in Raft.
-    pub(crate) raft_timing: Option<String>,
+    pub raft_timing: Option<String>,
 }
 
 /// One store.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct StoreView {
-    pub(crate) id: String,
-    pub(crate) addr: String,
+pub struct StoreView {
+    /// Id of the store.
+    pub id: String,
+    /// Address of its memory.
+    pub addr: String,
     /// alive, suspect, or unknown, because only a leader can tell.
-    pub(crate) state: String,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) used_bytes: u64,
-    /// Empty without a leader that has heard of them.
-    pub(crate) transports: Vec<TransportView>,
+    pub state: String,
+    /// Bytes of memory that it lends.
+    pub capacity_bytes: u64,
+    /// Bytes of that memory that objects take.
+    pub used_bytes: u64,
+    /// Its transports; empty without a leader that has heard of them.
+    pub transports: Vec<TransportView>,
 }
 
 /// A transport of a store.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct TransportView {
-    pub(crate) name: String,
-    pub(crate) offered: bool,
+pub struct TransportView {
+    /// tcp, shm or rdma.
+    pub name: String,
+    /// Whether the store offers it.
+    pub offered: bool,
     /// How it is offered, or why it is not.
-    pub(crate) how: String,
-    /// Since the store started.
-    pub(crate) read_bytes: u64,
-    pub(crate) written_bytes: u64,
+    pub how: String,
+    /// Bytes that clients read by it since the store started.
+    pub read_bytes: u64,
+    /// Bytes that clients wrote by it since the store started.
+    pub written_bytes: u64,
 }
 
 impl StoreView {
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Returns whether the leader hears from it.
+    pub fn is_alive(&self) -> bool {
         self.state == "alive"
     }
 
     /// Says by which transports its bytes were moved, those of most bytes first.
-    pub(crate) fn moved_by(&self) -> String {
+    pub fn moved_by(&self) -> String {
         let bytes = |transport: &TransportView| transport.read_bytes.saturating_add(transport.written_bytes);
         let all = self.transports.iter().map(bytes).fold(0, u64::saturating_add);
         let mut used: Vec<_> = self.transports.iter().filter(|transport| bytes(transport) > 0).collect();
@@ -103,7 +116,7 @@ impl StoreView {
 }
 
 /// Says which transports stores do not offer, and why: a line for each reason.
-pub(crate) fn not_offered(stores: &[StoreView]) -> Vec<String> {
+pub fn not_offered(stores: &[StoreView]) -> Vec<String> {
     let all =
         stores.iter().flat_map(|store| store.transports.iter().map(move |transport| (store, transport)));
     let lacking = all.filter(|(_, transport)| !transport.offered).map(|(store, transport)| Lacking {
@@ -115,15 +128,17 @@ pub(crate) fn not_offered(stores: &[StoreView]) -> Vec<String> {
 }
 
 /// A transport by which no bytes go to a store.
-pub(crate) struct Lacking<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) why: &'a str,
+pub struct Lacking<'a> {
+    /// Name of the transport.
+    pub name: &'a str,
+    /// Reason why it is not offered.
+    pub why: &'a str,
     /// Address of the store.
-    pub(crate) at: &'a str,
+    pub at: &'a str,
 }
 
 /// Says of which transports there are none, and why: a line for each reason. There are `stores` stores in all.
-pub(crate) fn lines_of<'a>(lacking: impl Iterator<Item = Lacking<'a>>, stores: usize) -> Vec<String> {
+pub fn lines_of<'a>(lacking: impl Iterator<Item = Lacking<'a>>, stores: usize) -> Vec<String> {
     let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for Lacking { name, why, at } in lacking {
         reasons.entry((name, why)).or_default().push(at);
@@ -139,7 +154,7 @@ pub(crate) fn lines_of<'a>(lacking: impl Iterator<Item = Lacking<'a>>, stores: u
 
 impl View {
     /// Summarises the masters' answers.
-    pub(crate) fn of(status: &ClusterStatus) -> Self {
+    pub fn of(status: &ClusterStatus) -> Self {
         let answers: Vec<_> = status
             .masters
             .iter()
@@ -329,12 +344,12 @@ fn transport_view(transport: &TransportStatus) -> TransportView {
 }
 
 /// Returns host:port of the store's memory; its name if it has no endpoint.
-pub(crate) fn address(store: &StoreStatus) -> &str {
+pub fn address(store: &StoreStatus) -> &str {
     store.endpoints.first().map_or(&store.name, |endpoint| &endpoint.address)
 }
 
 /// Returns the word for a store's state in tables and documents.
-pub(crate) fn state_name(state: StoreState) -> &'static str {
+pub fn state_name(state: StoreState) -> &'static str {
     match state {
         StoreState::Alive => "alive",
         StoreState::Suspect => "suspect",

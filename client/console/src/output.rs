@@ -13,7 +13,7 @@ static LOST: OnceLock<io::Error> = OnceLock::new();
 
 /// Format of a command's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// For people.
     #[default]
     Table,
@@ -23,7 +23,7 @@ pub(crate) enum Format {
 
 /// Writes a command's result and story in the chosen format.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     format: Format,
     colour: bool,
 }
@@ -40,25 +40,29 @@ struct Failure<'a> {
 
 /// Meaning of a word in a table, shown by its colour.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Tone {
+pub enum Tone {
+    /// As it should be.
     Good,
+    /// Works, and something is missing.
     Warning,
+    /// Does not work.
     Bad,
 }
 
 impl Output {
     /// Prints results in `format`, in colour only on a terminal and without `NO_COLOR` (<https://no-color.org>).
-    pub(crate) fn new(format: Format) -> Self {
+    pub fn new(format: Format) -> Self {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { format, colour: format == Format::Table && io::stdout().is_terminal() && !no_colour }
     }
 
-    pub(crate) fn is_json(self) -> bool {
+    /// Returns whether results are printed as JSON.
+    pub fn is_json(self) -> bool {
         self.format == Format::Json
     }
 
     /// Prints a result: `document` as JSON, or the text that `table` makes.
-    pub(crate) fn result(self, document: &impl Serialize, table: impl FnOnce() -> String) {
+    pub fn result(self, document: &impl Serialize, table: impl FnOnce() -> String) {
         match self.format {
             Format::Json => {
                 let text = serde_json::to_string_pretty(document).unwrap_or_else(|why| {
@@ -82,7 +86,7 @@ impl Output {
     }
 
     /// Prints one line of a longer command's story: to standard output, or to standard error beside a JSON document.
-    pub(crate) fn say(self, line: &str) {
+    pub fn say(self, line: &str) {
         match self.format {
             Format::Json => note(line),
             Format::Table => print(line),
@@ -90,7 +94,7 @@ impl Output {
     }
 
     /// Returns `text` in the colour of its meaning, or unchanged where colour is off.
-    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
+    pub fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => 32,
             Tone::Warning => 33,
@@ -101,14 +105,14 @@ impl Output {
 }
 
 /// Writes a line to standard error. Control characters that an error may quote are escaped.
-pub(crate) fn note(line: &str) {
+pub fn note(line: &str) {
     let lines: Vec<_> = line.split('\n').map(printable).collect();
     // A closed standard error leaves no place to report the failure.
     let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
 }
 
 /// Writes the bytes of an object to standard output.
-pub(crate) fn bytes(value: &[u8]) {
+pub fn write_bytes(value: &[u8]) {
     keep_error(|out| out.write_all(value));
 }
 
@@ -140,7 +144,7 @@ pub(crate) fn lost() -> Option<&'static io::Error> {
 
 /// Escapes the characters of a name with which it could write over, reorder or add lines on a terminal: control
 /// characters, and marks of line, paragraph and direction. Keys and tenants may have any.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
@@ -178,7 +182,7 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// Aligns cells in columns; the first row is the heading. Escape codes count as zero width.
-pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+pub fn columns(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         for (at, cell) in row.iter().enumerate() {
@@ -213,17 +217,17 @@ fn visible(cell: &str) -> usize {
 }
 
 /// Formats a size for people, as in `1.5 GiB`. The program does not parse this form.
-pub(crate) fn human_bytes(bytes: u64) -> String {
+pub fn human_bytes(bytes: u64) -> String {
     format!("{:#}", ByteSize(bytes))
 }
 
 /// Returns a share, rounded to four decimal places; 0 of nothing.
-pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
+pub fn ratio(part: u64, whole: u64) -> f64 {
     rounded(part as f64 / whole.max(1) as f64)
 }
 
 /// Rounds to four decimal places.
-pub(crate) fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 

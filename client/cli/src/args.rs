@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mc_client::ByteRange;
+use mc_testbed::Ending;
 use mc_types::{ByteSize, Span};
 
 use mc_console::Global;
@@ -639,15 +640,6 @@ impl AllocatorWorkload {
             Self::Random => "random",
         }
     }
-}
-
-/// Signal that ends a leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Ending {
-    /// SIGKILL: the leader dies at once.
-    Kill,
-    /// SIGTERM: the leader hands over first.
-    Term,
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! `mcctl`: runs, watches, uses and measures a pool from one executable.
 
 mod args;
-mod children;
 mod cmd;
-mod failover;
-mod workload;
 
 use std::process::ExitCode;
 
@@ -20,7 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // Checked before any parsing here: flags of masters and stores belong to them, even if they look like ours.
-    if let Some(code) = cmd::run::role_of_this_process() {
+    if let Some(code) = mc_testbed::role_of_this_process("mcctl") {
         return code;
     }
     let cli = match Cli::try_parse() {

@@ -14,7 +14,6 @@ pub(crate) mod put;
 pub(crate) mod reference;
 mod rescue;
 pub(crate) mod rm;
-pub(crate) mod run;
 pub(crate) mod segments;
 pub(crate) mod stat;
 pub(crate) mod status;

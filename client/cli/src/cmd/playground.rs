@@ -8,17 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use mc_client::Client;
 use mc_console::{Ended, Interrupts, Output, Progress, Tone, connect, human_bytes, note, ratio};
+use mc_testbed::{
+    Capacity, Cluster, Driver, Ending, Failover, Generator, Keyspace, Ledger, Miss, Requests, Shape, Verdict,
+    baseline, end_leader, read_trace, value, verify,
+};
 use mc_types::ALLOCATION_ALIGN;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::args::{Ending, PlaygroundArgs};
-use crate::children::{Cluster, Shape};
-use crate::failover::{self, Failover};
-use crate::workload::{
-    Capacity, Driver, Generator, Keyspace, Ledger, Miss, Requests, Verdict, baseline, read_trace, value,
-    verify,
-};
+use crate::args::PlaygroundArgs;
 
 /// Number of conversations served at the same time.
 const WORKERS: usize = 4;
@@ -205,8 +203,7 @@ async fn write_and_kill(
         }
         let say = |line: &str| progress.lock().say(output, line);
         say(&format!("{} blocks put; kill -9 of the leader, while the puts go on", records.acknowledged()));
-        let failover =
-            failover::end_leader(cluster, writer, records, Ending::Kill, &AtomicU64::new(0)).await?;
+        let failover = end_leader(cluster, writer, records, Ending::Kill, &AtomicU64::new(0)).await?;
         let dead = cluster.master_at(&failover.leader_before)?.process.name().to_owned();
         let next = cluster.master_at(&failover.leader_after)?.process.name().to_owned();
         say(&format!(
@@ -354,7 +351,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::workload::Block;
+    use mc_testbed::Block;
 
     #[test]
     fn the_json_has_the_documented_keys() {

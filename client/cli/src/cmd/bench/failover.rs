@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use mc_client::{Client, Put, PutOptions};
 use mc_console::{Ended, Global, Output, Progress, connect, human_bytes};
+use mc_testbed::{Cluster, Ending, Keyspace, Ledger, Miss, Shape, end_leader, verify};
 use serde::Serialize;
 
 use super::machine::Machine;
-use crate::args::{Ending, FailoverArgs};
-use crate::children::{Cluster, Shape};
-use crate::failover;
-use crate::workload::{Keyspace, Ledger, Miss, verify};
+use crate::args::FailoverArgs;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pause of a writer between two calls, so that hours of rounds do not fill the pool.
@@ -127,7 +125,7 @@ async fn rounds(
         while ledger.acknowledged() < enough.min(MOST_OBJECTS) && start.elapsed() < Duration::from_secs(5) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let failover = failover::end_leader(cluster, client, ledger, args.signal, &probes)
+        let failover = end_leader(cluster, client, ledger, args.signal, &probes)
             .await
             .with_context(|| format!("round {round}"))?;
         let ms = (failover.outage.as_secs_f64() * 1e4).round() / 10.0;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use mc_client::{Client, GetInto, Put, PutOptions, RegisteredMemory};
 use mc_console::{Ended, Global, Interrupted, Interrupts, Output, Progress, connect, note};
+use mc_testbed::{Block, Keyspace, Shape};
 use mc_types::ByteSize;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -19,8 +20,6 @@ use super::parts::Watch;
 use super::pool::Pool;
 use super::report::{Counts, Report};
 use crate::args::LoadArgs;
-use crate::children::Shape;
-use crate::workload::{Block, Keyspace};
 
 /// Kind of calls that a load bench makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

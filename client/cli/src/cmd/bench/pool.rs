@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use mc_console::{Global, human_bytes, note};
-
-use crate::children::{Cluster, Shape};
+use mc_testbed::{Cluster, Shape};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 

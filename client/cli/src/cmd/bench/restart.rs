@@ -9,14 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use mc_client::{Client, Put, PutOptions};
 use mc_console::{Ended, Global, Health, Output, Progress, View, connect, human_bytes, note};
+use mc_testbed::{Cluster, Keyspace, Shape};
 use rustix::process::Signal;
 use serde::Serialize;
 
 use super::machine::Machine;
 use super::report::round;
 use crate::args::RestartArgs;
-use crate::children::{Cluster, Shape};
-use crate::workload::Keyspace;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit after which a restart counts as failed.

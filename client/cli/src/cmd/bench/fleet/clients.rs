@@ -5,13 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, stream};
 use mc_client::{Client, ConnectError, Put};
+use mc_testbed::Keyspace;
 use mc_transfer::{TcpTransport, Transport};
 use mc_types::ByteSize;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
-
-use crate::workload::Keyspace;
 
 /// Maximum number of clients that connect at the same time.
 const AT_ONCE: usize = 64;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use mc_console::{Ended, Global, Output, View, connect, note};
+use mc_testbed::{Cluster, Shape};
 use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
@@ -17,7 +18,6 @@ use self::process::{Calls, Usage};
 use self::stores::Stores;
 use super::machine::Machine;
 use crate::args::FleetArgs;
-use crate::children::{Cluster, Shape};
 
 /// Time limit of each stage.
 const LIMIT: Duration = Duration::from_secs(120);

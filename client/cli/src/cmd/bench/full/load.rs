@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use mc_client::{Client, Put, PutOptions};
+use mc_testbed::{Block, Keyspace};
 use mc_types::ALLOCATION_ALIGN;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use crate::cmd::bench::report::Latencies;
-use crate::workload::{Block, Keyspace};
 
 /// Number of objects that are read. They are leased all the time, and must stay few beside the others.
 const READ: u64 = 16;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use mc_console::{Ended, Global, Output, connect, human_bytes, note};
+use mc_testbed::{Cluster, Shape};
 use mc_types::ByteSize;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -17,7 +18,6 @@ use self::pool::{Pool, Seen};
 use super::machine::Machine;
 use super::report::round;
 use crate::args::FullArgs;
-use crate::children::{Cluster, Shape};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time after which a new leader frees evicted bytes at once: the default of `read-lease`, and some more. Before, leases

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use mc_client::Admin;
 use mc_console::connect;
+use mc_testbed::Cluster;
 
-use crate::children::Cluster;
 use crate::cmd::bench::masters::Masters;
 
 /// Pause between two looks at the pool.

@@ -11,10 +11,8 @@ use mc_index::{
     Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutStartItem, Request as Proposal,
     Settings, Stamp, State,
 };
+use mc_testbed::{Block, Request, segment_bytes};
 use mc_types::{ClusterTime, Code, GrantKey, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
-
-use crate::children::segment_bytes;
-use crate::workload::{Block, Request};
 
 /// Bytes of a block in the index, which holds no bytes: any multiple of the alignment gives the same result.
 const BLOCK_BYTES: u64 = 128 << 10;

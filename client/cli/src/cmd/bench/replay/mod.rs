@@ -7,11 +7,11 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 use mc_console::{Ended, Global, Output, Progress, ratio, rounded};
+use mc_testbed::{Capacity, Request, baseline, read_trace};
 use serde::Serialize;
 
 use self::index::{Counts, Index};
 use crate::args::ReplayArgs;
-use crate::workload::{Capacity, Request, baseline, read_trace};
 
 /// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]

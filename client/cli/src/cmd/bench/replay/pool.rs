@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use mc_client::{Client, Code, Put};
 use mc_console::{Output, Progress, connect, ratio, rounded};
+use mc_testbed::{Block, Cluster, Keyspace, Request, Shape, put_until_decided};
 use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::args::ReplayArgs;
-use crate::children::{Cluster, Shape};
 use crate::cmd::bench::machine::Machine;
 use crate::cmd::bench::report::Latencies;
-use crate::workload::{Block, Keyspace, Request, put_until_decided};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 

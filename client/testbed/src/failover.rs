@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use mc_client::{Client, Put};
 use mc_console::{View, connect};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use crate::args::Ending;
 use crate::children::{Cluster, died_of};
 use crate::workload::{Block, Ledger};
 
@@ -18,15 +18,26 @@ const FIRST_PROBE: Block = 1 << 40;
 /// Time limit after which a failover counts as failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Signal that ends a leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Ending {
+    /// SIGKILL: the leader dies at once.
+    Kill,
+    /// SIGTERM: the leader hands over first.
+    Term,
+}
+
 /// Result of one failover.
 #[derive(Clone, Debug)]
-pub(crate) struct Failover {
+pub struct Failover {
     /// Time for which the client had no leader: see [`outage`].
-    pub(crate) outage: Duration,
-    pub(crate) leader_before: String,
-    pub(crate) leader_after: String,
+    pub outage: Duration,
+    /// Client address of the master that was ended.
+    pub leader_before: String,
+    /// Client address of the master that leads now.
+    pub leader_after: String,
     /// Id of the process that was ended.
-    pub(crate) killed_pid: u32,
+    pub killed_pid: u32,
 }
 
 /// Times of a successful call of the writing client.
@@ -38,7 +49,7 @@ struct Good {
 
 /// Ends the leader and waits until `client`, which is putting at this moment, has put a new block and got an old one.
 /// `probes` numbers the probing calls over all failovers of a run.
-pub(crate) async fn end_leader(
+pub async fn end_leader(
     cluster: &mut Cluster,
     client: &Client,
     ledger: &Ledger,

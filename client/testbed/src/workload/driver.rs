@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Source of requests.
-pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
+pub type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
 
 /// Runs requests against a pool until enough blocks are acknowledged. Clones share everything.
 ///
@@ -26,7 +26,7 @@ pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
 /// blocks and not records, a record tells a lost put from an evicted one: the masters apply puts in one order, so the
 /// loss of a put by a failover takes the later records along.
 #[derive(Clone)]
-pub(crate) struct Driver {
+pub struct Driver {
     client: Client,
     blocks: Ledger,
     records: Ledger,
@@ -42,31 +42,27 @@ pub(crate) struct Driver {
 
 /// Counts of a run, beside its acknowledged puts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counted {
+pub struct Counted {
     /// Requests in the order in which they were served.
-    pub(crate) requests: Vec<Vec<Block>>,
+    pub requests: Vec<Vec<Block>>,
     /// Blocks that were found and read back right, with all earlier blocks of their request.
-    pub(crate) hits: u64,
+    pub hits: u64,
     /// Blocks that were found and had other bytes.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
     /// Puts that failed and were retried, and blocks that were found and could not be read.
-    pub(crate) failed: u64,
+    pub failed: u64,
 }
 
 impl Driver {
-    pub(crate) fn new(
-        client: Client,
-        blocks: Ledger,
-        records: Ledger,
-        target: u64,
-        requests: Requests,
-    ) -> Self {
+    /// Serves `requests` until `target` of `blocks` are acknowledged, each with a record in `records`.
+    pub fn new(client: Client, blocks: Ledger, records: Ledger, target: u64, requests: Requests) -> Self {
         let requests = Arc::new(Mutex::new(requests));
         let (busy, ended) = Default::default();
         Self { client, blocks, records, target, requests, counted: Arc::default(), busy, ended }
     }
 
-    pub(crate) fn counted(&self) -> Counted {
+    /// Returns the counts so far.
+    pub fn counted(&self) -> Counted {
         self.counted.lock().clone()
     }
 
@@ -74,7 +70,7 @@ impl Driver {
     ///
     /// # Errors
     /// When a put fails for 15 s: the pool is then down, or full of what it may not evict.
-    pub(crate) async fn run(&self, workers: usize) -> Result<()> {
+    pub async fn run(&self, workers: usize) -> Result<()> {
         let worker = || async {
             while self.blocks.acknowledged() < self.target {
                 let Some(request) = self.requests.lock().next() else { break };
@@ -170,17 +166,23 @@ impl Driver {
 }
 
 /// A block with its key and value.
-pub(crate) struct Object {
-    pub(crate) block: Block,
-    pub(crate) key: String,
-    pub(crate) value: Bytes,
+pub struct Object {
+    /// The block.
+    pub block: Block,
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: Bytes,
 }
 
 /// One call of [`put_until_decided`], and its results.
-pub(crate) struct Attempt<'a> {
-    pub(crate) objects: &'a [Object],
-    pub(crate) results: &'a [Result<Put, Error>],
-    pub(crate) took: Duration,
+pub struct Attempt<'a> {
+    /// Objects of the call.
+    pub objects: &'a [Object],
+    /// Result of each object.
+    pub results: &'a [Result<Put, Error>],
+    /// Duration of the call.
+    pub took: Duration,
 }
 
 /// Puts blocks, and repeats those that `attempt` returns. A put with an unknown outcome can simply be repeated: the key
@@ -188,7 +190,7 @@ pub(crate) struct Attempt<'a> {
 ///
 /// # Errors
 /// When a put still fails after 15 s.
-pub(crate) async fn put_until_decided(
+pub async fn put_until_decided(
     client: &Client,
     keys: &Keyspace,
     mut blocks: Vec<Block>,

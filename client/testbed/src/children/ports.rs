@@ -11,13 +11,13 @@ const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
 /// Draws loopback ports that are free at that moment, each at most once.
 #[derive(Debug, Default)]
-pub(crate) struct Ports {
+pub(super) struct Ports {
     taken: HashSet<u16>,
 }
 
 impl Ports {
     /// Draws the next free address, `127.0.0.1:port`; `None` when 10,000 random ports were all in use.
-    pub(crate) fn next_address(&mut self) -> Option<String> {
+    pub(super) fn next_address(&mut self) -> Option<String> {
         for _ in 0..10_000 {
             let port = rand::rng().random_range(RANGE);
             if self.taken.insert(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 /// One block of 512 tokens; equal numbers mean the same tokens after the same prefix.
-pub(crate) type Block = u64;
+pub type Block = u64;
 
 /// Quantiles (probability, value), both rising; values in between are interpolated.
 type Quantiles = [(f64, f64)];
@@ -70,7 +70,7 @@ const LONGEST: usize = 247;
 
 /// A seeded, endless source of requests.
 #[derive(Debug)]
-pub(crate) struct Generator {
+pub struct Generator {
     rng: SmallRng,
     /// Divisor of the pauses. At the trace's pace a run of a few hundred requests would hardly see a second turn.
     hurry: f64,
@@ -81,7 +81,7 @@ pub(crate) struct Generator {
 
 impl Generator {
     /// Creates requests that follow from `seed`, with pauses `hurry` times shorter than the trace's.
-    pub(crate) fn new(seed: u64, hurry: f64) -> Self {
+    pub fn new(seed: u64, hurry: f64) -> Self {
         Self { rng: SmallRng::seed_from_u64(seed), hurry, next_block: 1, open: Vec::new() }
     }
 

@@ -10,7 +10,7 @@ use super::{Block, value};
 
 /// Keys of one run, and sizes and pin of their values. The run's name keeps the keys of two runs in one pool apart.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyspace {
+pub struct Keyspace {
     run: String,
     /// Bytes of every value; `None` selects the mix of [`value::mixed_size`].
     size: Option<usize>,
@@ -19,49 +19,49 @@ pub(crate) struct Keyspace {
 
 impl Keyspace {
     /// Creates keys with the mixed value sizes of the playground.
-    pub(crate) fn mixed(run: String) -> Self {
+    pub fn mixed(run: String) -> Self {
         Self { run, size: None, pin: PinAction::default() }
     }
 
     /// Creates keys whose values all have one size.
-    pub(crate) fn uniform(run: String, size: usize) -> Self {
+    pub fn uniform(run: String, size: usize) -> Self {
         Self { run, size: Some(size), pin: PinAction::default() }
     }
 
     /// Pins every value, so that the pool may not evict it.
-    pub(crate) fn hard_pinned(self) -> Self {
+    pub fn hard_pinned(self) -> Self {
         Self { pin: PinAction::Hard, ..self }
     }
 
     /// Returns the options of a put.
-    pub(crate) fn put_options(&self) -> PutOptions {
+    pub fn put_options(&self) -> PutOptions {
         PutOptions::default().with_pin(self.pin)
     }
 
     /// Returns the block's key.
-    pub(crate) fn key(&self, block: Block) -> String {
+    pub fn key(&self, block: Block) -> String {
         format!("{}/{block}", self.run)
     }
 
     /// Returns the size of the block's value in bytes.
-    pub(crate) fn size(&self, block: Block) -> usize {
+    pub fn size(&self, block: Block) -> usize {
         self.size.unwrap_or_else(|| value::mixed_size(self.key(block).as_bytes()))
     }
 
     /// Returns the block's key and value.
-    pub(crate) fn object(&self, block: Block) -> (String, bytes::Bytes) {
+    pub fn object(&self, block: Block) -> (String, bytes::Bytes) {
         let key = self.key(block);
         let value = value::of(key.as_bytes(), self.size(block));
         (key, value)
     }
 
     /// Returns whether `got` is the block's value.
-    pub(crate) fn is_right(&self, block: Block, got: &[u8]) -> bool {
+    pub fn is_right(&self, block: Block, got: &[u8]) -> bool {
         value::is_right(self.key(block).as_bytes(), self.size(block), got)
     }
 
     /// Cuts blocks into batches for one call each, bounded in items and bytes, with at least one block each.
-    pub(crate) fn batches(&self, blocks: &[Block]) -> Vec<Vec<Block>> {
+    pub fn batches(&self, blocks: &[Block]) -> Vec<Vec<Block>> {
         const MOST_ITEMS: usize = 64;
         const MOST_BYTES: usize = 16 << 20;
         let mut batches = Vec::new();
@@ -84,8 +84,9 @@ impl Keyspace {
 
 /// Every block whose put was acknowledged, in the order of the acknowledgements. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Ledger {
-    pub(crate) keys: Keyspace,
+pub struct Ledger {
+    /// Keys and values of the blocks.
+    pub keys: Keyspace,
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -99,12 +100,13 @@ struct Inner {
 }
 
 impl Ledger {
-    pub(crate) fn new(keys: Keyspace) -> Self {
+    /// Without any block.
+    pub fn new(keys: Keyspace) -> Self {
         Self { keys, inner: Arc::default() }
     }
 
     /// Records that the put of `block` was acknowledged; repeating it changes nothing.
-    pub(crate) fn acknowledge(&self, block: Block) {
+    pub fn acknowledge(&self, block: Block) {
         let bytes = self.keys.size(block) as u64;
         let mut inner = self.inner.lock();
         if inner.known.insert(block) {
@@ -114,36 +116,36 @@ impl Ledger {
     }
 
     /// Returns the number of acknowledged puts; each key counts once.
-    pub(crate) fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> u64 {
         self.inner.lock().order.len() as u64
     }
 
     /// Returns those of `blocks` whose put was not acknowledged.
-    pub(crate) fn missing(&self, blocks: &[Block]) -> Vec<Block> {
+    pub fn missing(&self, blocks: &[Block]) -> Vec<Block> {
         let inner = self.inner.lock();
         blocks.iter().copied().filter(|block| !inner.known.contains(block)).collect()
     }
 
     /// Returns the bytes of the acknowledged puts.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.inner.lock().bytes
     }
 
     /// Marks all puts acknowledged so far as old; returns their number.
-    pub(crate) fn draw_line(&self) -> u64 {
+    pub fn draw_line(&self) -> u64 {
         let mut inner = self.inner.lock();
         inner.old = inner.order.len();
         inner.old as u64
     }
 
     /// Returns the `n`th old block, wrapping around; `None` while there is none.
-    pub(crate) fn old(&self, n: usize) -> Option<Block> {
+    pub fn old(&self, n: usize) -> Option<Block> {
         let inner = self.inner.lock();
         inner.order.get(n.checked_rem(inner.old)?).copied()
     }
 
     /// Returns all acknowledged blocks, the old ones first in the pair.
-    pub(crate) fn all(&self) -> (Vec<Block>, Vec<Block>) {
+    pub fn all(&self) -> (Vec<Block>, Vec<Block>) {
         let inner = self.inner.lock();
         let (old, new) = inner.order.split_at(inner.old);
         (old.to_vec(), new.to_vec())

@@ -10,7 +10,8 @@ use super::generator::Block;
 
 /// Error of a trace that can't be replayed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TraceError {
+#[allow(missing_docs, reason = "the message of each says what its fields are")]
+pub enum TraceError {
     #[error("cannot read the trace {}: {why}", path.display())]
     Read { path: PathBuf, why: std::io::Error },
     #[error(
@@ -24,12 +25,12 @@ pub(crate) enum TraceError {
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Request {
+pub struct Request {
     /// Milliseconds since the start of the trace.
-    pub(crate) timestamp: u64,
+    pub timestamp: u64,
     /// Blocks of the prompt, in the order of the prompt.
     #[serde(rename = "hash_ids")]
-    pub(crate) blocks: Vec<Block>,
+    pub blocks: Vec<Block>,
 }
 
 impl AsRef<[Block]> for Request {
@@ -39,7 +40,7 @@ impl AsRef<[Block]> for Request {
 }
 
 /// Reads the requests of the trace at `path`, in order, without those that have no blocks.
-pub(crate) fn read(path: &Path) -> Result<Vec<Request>, TraceError> {
+pub fn read(path: &Path) -> Result<Vec<Request>, TraceError> {
     let failed = |why| TraceError::Read { path: path.to_owned(), why };
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
     // gzip files begin with these two bytes; JSON begins with neither.

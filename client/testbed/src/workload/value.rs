@@ -8,26 +8,26 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of most values: one block of an 8-billion-parameter model in the shape that the workload uses.
-pub(crate) const SMALL: usize = 128 << 10;
+pub const SMALL: usize = 128 << 10;
 /// Bytes of a few values: a whole KV block of a large model (61 layers, 512 tokens). Not a multiple of a page.
-pub(crate) const LARGE: usize = 3_274_752;
+pub const LARGE: usize = 3_274_752;
 /// Number of keys per large value, on average.
 const LARGE_EVERY: u64 = 20;
 /// Mean bytes of a value of the mix.
-pub(crate) const MEAN: u64 = (LARGE as u64 + (LARGE_EVERY - 1) * SMALL as u64) / LARGE_EVERY;
+pub const MEAN: u64 = (LARGE as u64 + (LARGE_EVERY - 1) * SMALL as u64) / LARGE_EVERY;
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Salt of the hash that draws the size, so that sizes and bytes come from different hashes of the key.
 const SIZE_SALT: u64 = 0x51_7E;
 
 /// Returns the bytes of `key`'s value in the mixed workload; they depend only on the key.
-pub(crate) fn mixed_size(key: &[u8]) -> usize {
+pub fn mixed_size(key: &[u8]) -> usize {
     let draw = xxhash_rust::xxh3::xxh3_64_with_seed(key, SIZE_SALT);
     if draw.is_multiple_of(LARGE_EVERY) { LARGE } else { SMALL }
 }
 
 /// Fills `out` with `key`'s value.
-pub(crate) fn fill(key: &[u8], out: &mut [u8]) {
+pub fn fill(key: &[u8], out: &mut [u8]) {
     let mut x = xxh3_64(key);
     let (words, tail) = out.as_chunks_mut::<8>();
     for word in words {
@@ -40,14 +40,14 @@ pub(crate) fn fill(key: &[u8], out: &mut [u8]) {
 }
 
 /// Returns `key`'s value of `size` bytes.
-pub(crate) fn of(key: &[u8], size: usize) -> bytes::Bytes {
+pub fn of(key: &[u8], size: usize) -> bytes::Bytes {
     let mut value = vec![0; size];
     fill(key, &mut value);
     value.into()
 }
 
 /// Returns whether `got` is exactly `key`'s value of `size` bytes.
-pub(crate) fn is_right(key: &[u8], size: usize, got: &[u8]) -> bool {
+pub fn is_right(key: &[u8], size: usize, got: &[u8]) -> bool {
     if got.len() != size {
         return false;
     }

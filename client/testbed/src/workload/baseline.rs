@@ -22,14 +22,16 @@ struct Ranked {
 
 /// Capacity of a cache, and the share of it that each block takes, in the same unit.
 #[derive(Clone, Copy)]
-pub(crate) struct Capacity<'a> {
-    pub(crate) total: u64,
-    pub(crate) of_block: &'a dyn Fn(Block) -> u64,
+pub struct Capacity<'a> {
+    /// The capacity.
+    pub total: u64,
+    /// Share of a block.
+    pub of_block: &'a dyn Fn(Block) -> u64,
 }
 
 impl Capacity<'_> {
     /// A number of blocks, whatever their sizes.
-    pub(crate) fn blocks(total: u64) -> Self {
+    pub fn blocks(total: u64) -> Self {
         Self { total, of_block: &|_| 1 }
     }
 }
@@ -91,17 +93,17 @@ fn replay(
 }
 
 /// Hits of a cache that evicts the least recently used block.
-pub(crate) fn lru(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
+pub fn lru(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
     replay(requests, capacity, |of| Some(of.time))
 }
 
 /// Hits of a cache that evicts the oldest block.
-pub(crate) fn fifo(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
+pub fn fifo(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
     replay(requests, capacity, |of| (!of.present).then_some(of.time))
 }
 
 /// Hits of a cache that knows the future and evicts the block whose next use is the farthest away (Belady).
-pub(crate) fn opt(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
+pub fn opt(requests: &[impl AsRef<[Block]>], capacity: Capacity<'_>) -> u64 {
     let mut next_uses: Vec<Vec<usize>> = vec![Vec::new(); requests.len()];
     let mut seen: HashMap<Block, usize> = HashMap::new();
     for (number, request) in requests.iter().enumerate().rev() {

@@ -4,17 +4,20 @@
 mod cluster;
 mod ports;
 mod process;
+mod role;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-pub(crate) use cluster::{Cluster, Shape, segment_bytes};
-pub(crate) use process::died_of;
+pub use cluster::{Cluster, Master, Shape, Store, segment_bytes};
+pub use process::{Process, died_of};
+pub use role::role_of_this_process;
 
 /// Error of the pool of child processes.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChildrenError {
+#[allow(missing_docs, reason = "the message of each says what its fields are")]
+pub enum ChildrenError {
     #[error("cannot start {name} as a child process: {why}")]
     Start { name: String, why: std::io::Error },
     #[error("{name} ended by itself ({status}); the end of its log {}:\n{tail}", log.display())]

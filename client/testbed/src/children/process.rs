@@ -17,7 +17,7 @@ use super::ChildrenError;
 /// It is killed and reaped when dropped. It also exits when its standard input closes, which covers a `kill -9` of this
 /// process.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     args: Vec<OsString>,
     log: PathBuf,
@@ -25,14 +25,14 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `mcctl run <args>` and appends its output to `log`.
-    pub(crate) fn start(name: String, args: Vec<OsString>, log: PathBuf) -> Result<Self, ChildrenError> {
+    /// Starts this executable with `run <args>` and appends its output to `log`.
+    pub fn start(name: String, args: Vec<OsString>, log: PathBuf) -> Result<Self, ChildrenError> {
         let child = spawn(&args, &log).map_err(|why| ChildrenError::Start { name: name.clone(), why })?;
         Ok(Self { name, args, log, child })
     }
 
     /// Starts the process again with the same arguments; kills it first if it still runs.
-    pub(crate) fn restart(&mut self) -> Result<(), ChildrenError> {
+    pub fn restart(&mut self) -> Result<(), ChildrenError> {
         self.end();
         self.child = spawn(&self.args, &self.log)
             .map_err(|why| ChildrenError::Start { name: self.name.clone(), why })?;
@@ -40,17 +40,17 @@ impl Process {
     }
 
     /// Name of the process in messages, such as `master 1`.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Id of the process.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Fails with the end of the log if the process has exited.
-    pub(crate) fn check_running(&mut self) -> Result<(), ChildrenError> {
+    pub fn check_running(&mut self) -> Result<(), ChildrenError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(ChildrenError::Exited {
@@ -64,7 +64,7 @@ impl Process {
     }
 
     /// Sends `signal`; the process may still be running afterwards.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<(), ChildrenError> {
+    pub fn signal(&self, signal: Signal) -> Result<(), ChildrenError> {
         // The child is not reaped yet, so the pid is still its own, dead or alive.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal)
@@ -72,7 +72,7 @@ impl Process {
     }
 
     /// Waits up to `limit` for the process to end, and returns its exit status.
-    pub(crate) async fn wait_dead(&mut self, limit: Duration) -> Result<ExitStatus, ChildrenError> {
+    pub async fn wait_dead(&mut self, limit: Duration) -> Result<ExitStatus, ChildrenError> {
         let start = Instant::now();
         loop {
             match self.child.try_wait() {
@@ -91,7 +91,7 @@ impl Process {
     }
 
     /// Returns the last lines of the log, for an error message.
-    pub(crate) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         const MOST: u64 = 2_000;
         let mut text = Vec::new();
         if let Ok(mut file) = File::open(&self.log) {
@@ -119,7 +119,7 @@ impl Drop for Process {
 }
 
 /// Returns whether `signal` ended a child.
-pub(crate) fn died_of(status: ExitStatus, signal: Signal) -> bool {
+pub fn died_of(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal.as_raw())
 }
 

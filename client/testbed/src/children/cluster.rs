@@ -14,59 +14,67 @@ use super::process::Process;
 
 /// Number and sizes of the processes to start.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Number of masters; one master forms a cluster of its own.
-    pub(crate) masters: usize,
+    pub masters: usize,
     /// Number of stores.
-    pub(crate) stores: usize,
+    pub stores: usize,
     /// Memory that each store lends.
-    pub(crate) segment: ByteSize,
+    pub segment: ByteSize,
     /// Parent of the directory for data and logs; `None` is the system's directory for temporary files.
-    pub(crate) data_dir: Option<PathBuf>,
+    pub data_dir: Option<PathBuf>,
 }
 
 impl Shape {
     /// Three masters and two stores that together hold `bytes` and a third more, so that puts are not refused for
     /// space.
-    pub(crate) fn three_and_two(bytes: u64) -> Self {
+    pub fn three_and_two(bytes: u64) -> Self {
         let each = (bytes + bytes / 3) / 2;
         Self { masters: 3, stores: 2, segment: ByteSize(each.next_multiple_of(64 << 20)), data_dir: None }
     }
 
     /// Three masters and two stores that evict when objects take more than `bytes`.
-    pub(crate) fn three_and_two_full_of(bytes: u64) -> Self {
+    pub fn three_and_two_full_of(bytes: u64) -> Self {
         let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
         Self { masters: 3, stores: 2, segment, data_dir: None }
     }
 }
 
 /// Returns the bytes of a segment whose high watermark lies at `bytes`.
-pub(crate) fn segment_bytes(bytes: u64) -> u64 {
+pub fn segment_bytes(bytes: u64) -> u64 {
     let high = Settings::default().eviction_high_watermark;
     high.whole(bytes).next_multiple_of(mc_types::ALLOCATION_ALIGN)
 }
 
 /// A master process with its addresses.
 #[derive(Debug)]
-pub(crate) struct Master {
-    pub(crate) process: Process,
-    pub(crate) client_address: String,
-    pub(crate) http_address: String,
+pub struct Master {
+    /// The process.
+    pub process: Process,
+    /// Address for clients and stores.
+    pub client_address: String,
+    /// Address of its metrics and pages.
+    pub http_address: String,
 }
 
 /// A store process with its addresses.
 #[derive(Debug)]
-pub(crate) struct Store {
-    pub(crate) process: Process,
-    pub(crate) address: String,
-    pub(crate) http_address: String,
+pub struct Store {
+    /// The process.
+    pub process: Process,
+    /// Address of its memory.
+    pub address: String,
+    /// Address of its metrics and pages.
+    pub http_address: String,
 }
 
 /// A running pool.
 #[derive(Debug)]
-pub(crate) struct Cluster {
-    pub(crate) masters: Vec<Master>,
-    pub(crate) stores: Vec<Store>,
+pub struct Cluster {
+    /// The masters, in the order of their start.
+    pub masters: Vec<Master>,
+    /// The stores, in the order of their start.
+    pub stores: Vec<Store>,
     /// Directory of data and logs. It is declared after the children, so it is dropped, and removed, after them. It is
     /// kept when something went wrong.
     dir: TempDir,
@@ -74,7 +82,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts the processes, which then form a pool; [`Self::wait_ready`] waits for that.
-    pub(crate) fn start(shape: &Shape) -> Result<Self, ChildrenError> {
+    pub fn start(shape: &Shape) -> Result<Self, ChildrenError> {
         let dir = directory(shape.data_dir.as_deref())?;
         let mut ports = Ports::default();
         let mut address = || ports.next_address().ok_or(ChildrenError::NoPort);
@@ -123,22 +131,22 @@ impl Cluster {
     }
 
     /// Client addresses of all masters, in the form of `--masters`.
-    pub(crate) fn addresses(&self) -> String {
+    pub fn addresses(&self) -> String {
         self.masters.iter().map(|m| m.client_address.as_str()).collect::<Vec<_>>().join(",")
     }
 
     /// Directory of data and logs.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Keeps data and logs after the run, to find out what went wrong.
-    pub(crate) fn keep_logs(&mut self) {
+    pub fn keep_logs(&mut self) {
         self.dir.disable_cleanup(true);
     }
 
     /// Keeps the logs, and adds to `error` their directory and the children that are no longer running.
-    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+    pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.keep_logs();
         let ended: Vec<_> = self
             .processes()
@@ -151,7 +159,7 @@ impl Cluster {
     }
 
     /// Waits until one master leads, all masters answer, and every store is alive; returns that state.
-    pub(crate) async fn wait_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
+    pub async fn wait_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
         let outcome = self.until_ready(limit).await;
         if outcome.is_err() {
             self.keep_logs();
@@ -186,7 +194,7 @@ impl Cluster {
     }
 
     /// Returns the child master with this client address.
-    pub(crate) fn master_at(&mut self, address: &str) -> Result<&mut Master, ChildrenError> {
+    pub fn master_at(&mut self, address: &str) -> Result<&mut Master, ChildrenError> {
         self.masters
             .iter_mut()
             .find(|m| m.client_address == address)
@@ -194,7 +202,7 @@ impl Cluster {
     }
 
     /// Iterates over all child processes: the masters, then the stores.
-    pub(crate) fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+    pub fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         self.masters.iter_mut().map(|m| &mut m.process).chain(self.stores.iter_mut().map(|s| &mut s.process))
     }
 }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Meaning of an acknowledged block that the masters do not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub enum Miss {
     /// It is lost: the pool may not evict it, or has room for all.
     Loss,
     /// It was evicted.
@@ -26,25 +26,25 @@ pub(crate) enum Miss {
 
 /// Result of reading blocks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// Number of blocks that came back with the right bytes.
-    pub(crate) right: u64,
+    pub right: u64,
     /// Number of these that were acknowledged before the leader was killed.
-    pub(crate) old_right: u64,
+    pub old_right: u64,
     /// Number of blocks that did not come back and were not evicted.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Number of blocks that were evicted.
-    pub(crate) evicted: u64,
+    pub evicted: u64,
     /// Number of blocks that came back with other bytes.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
     /// Bytes read.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Time that the check took.
-    pub(crate) took: Duration,
+    pub took: Duration,
 }
 
 /// Reads all blocks of `ledger` with `client`; calls `progress` with the number of blocks done.
-pub(crate) async fn verify(client: &Client, ledger: &Ledger, miss: Miss, progress: impl Fn(u64)) -> Verdict {
+pub async fn verify(client: &Client, ledger: &Ledger, miss: Miss, progress: impl Fn(u64)) -> Verdict {
     let start = Instant::now();
     let (old, new) = ledger.all();
     let batches = |blocks: &[Block], is_old| {
@@ -132,7 +132,7 @@ async fn known(client: &Client, ledger: &Ledger, mut blocks: Vec<Block>) -> Vec<
 
 impl Verdict {
     /// Adds the counts of another verdict.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.right += other.right;
         self.old_right += other.old_right;
         self.lost += other.lost;

@@ -1,4 +1,4 @@
-//! `mcctl`: runs, watches, uses and measures a pool from one executable.
+//! `mcctl`: runs, watches and uses a pool from one executable.
 
 mod args;
 mod cmd;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use mc_console::{Ended, Output, exit_code, not_a_command, run_to_end};
+use mc_console::{Ended, Output, exit_code, format_of, not_a_command, run_to_end};
 
 use args::{Cli, Command};
 
@@ -24,16 +24,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return not_a_command(&error),
     };
-    let output = Output::new(cli.global.format());
+    let format = match &cli.command {
+        // Its flags are those of another program, and not parsed here.
+        Command::Bench(_) => format_of(std::env::args_os()),
+        _ => cli.global.format(),
+    };
+    let output = Output::new(format);
     exit_code(dispatch(&cli, output), output)
-}
-
-/// Builds a runtime with a thread per core, or per caller of a bench with fewer callers: more threads would pass a
-/// single caller back and forth.
-fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let threads = command.callers().map_or(cores, |callers| cores.min(callers as usize));
-    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
 fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
@@ -54,7 +51,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Check(command) => cmd::check::check(global, command, output).await,
-            Command::Bench(args) => cmd::bench::bench(global, args, output).await,
+            Command::Bench(_) => Err(cmd::bench::bench(&std::env::args_os().collect::<Vec<_>>())),
             // Reached only when flags precede `run`. Where they belong is unknown.
             Command::Run(args) => anyhow::bail!(
                 "write `mcctl run {}`, then its flags: no flag may stand before `run`",
@@ -66,6 +63,6 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Reference => cmd::reference::reference(output),
         }
     };
-    let runtime = runtime(&cli.command).context("cannot start the runtime's threads")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime's threads")?;
     run_to_end(runtime, work)
 }

@@ -61,7 +61,7 @@ fn code_unless_lost(code: ExitCode) -> ExitCode {
 }
 
 /// Guesses the requested format from a command line that may not parse.
-pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
+pub fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
     let args: Vec<_> = args.into_iter().take_while(|arg| arg != "--").collect();
     let text: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
     let in_one = |arg: &&str| matches!(*arg, "--json" | "-ojson" | "-o=json" | "--output=json");

@@ -12,7 +12,7 @@ mod output;
 mod progress;
 mod view;
 
-pub use exit::{Ended, exit_code, not_a_command, run_to_end};
+pub use exit::{Ended, exit_code, format_of, not_a_command, run_to_end};
 pub use failure::{NoLeader, Unavailable};
 pub use flags::Global;
 pub use interrupt::{Interrupted, Interrupts};

@@ -1,6 +1,6 @@
 //! Scenarios that must hold whatever fails, on real processes.
 //!
-//! `cargo build -p mc-cli` first: the processes are `mcctl run master` and `mcctl run store`.
+//! `cargo build -p mc-cli -p mc-bench` first: the processes are `mcctl run master` and `mcctl run store`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bursts;

@@ -17,9 +17,7 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn a_wrong_command_line_ends_with_2_and_says_so_on_standard_error() {
-    for args in
-        [&["put", "key"][..], &["no-such-command"], &["bench", "put", "--size", "1.5gb"], &["run", "queen"]]
-    {
+    for args in [&["put", "key"][..], &["no-such-command"], &["run", "queen"]] {
         let output = mcctl(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}");
@@ -31,14 +29,9 @@ fn with_json_what_fails_is_one_document_with_an_error_too() {
     for (line, part) in [
         ("put key --json", "<FILE>"),
         ("no-such-command -o json", "no-such-command"),
-        ("--json bench", "command"),
-        ("bench put --size 1.5gb --output=json", "1.5gb"),
         ("--json run master", "mcctl run master"),
         ("get key - --json", "standard output"),
         ("put key /no/such/file --json", "/no/such/file"),
-        ("bench failover --masters 127.0.0.1:9 --json", "--masters"),
-        ("bench full --masters 127.0.0.1:9 --json", "--masters"),
-        ("bench allocator --segments 2 --replicas 3 --json", "--segments 2"),
         ("playground --trace /no/such/trace --json", "/no/such/trace"),
     ] {
         let output = mcctl(&line.split(' ').collect::<Vec<_>>());

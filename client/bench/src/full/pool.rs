@@ -7,7 +7,7 @@ use mc_client::Admin;
 use mc_console::connect;
 use mc_testbed::Cluster;
 
-use crate::cmd::bench::masters::Masters;
+use crate::masters::Masters;
 
 /// Pause between two looks at the pool.
 const LOOK: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! `mcctl bench replay`: a recorded workload through a full pool.
+//! `mc-bench replay`: a recorded workload through a full pool.
 
 mod index;
 mod pool;

@@ -174,14 +174,12 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{BenchArgs, BenchCommand, Cli, Command};
+    use crate::args::{Bench, Cli};
     use clap::Parser;
 
     fn report() -> Report {
-        let cli = Cli::parse_from(["mcctl", "bench", "put", "--size", "1mb"]);
-        let Command::Bench(BenchArgs { what: BenchCommand::Put(args) }) = cli.command else {
-            panic!("bench put")
-        };
+        let cli = Cli::parse_from(["mc-bench", "put", "--size", "1mb"]);
+        let Bench::Put(args) = cli.bench else { panic!("put") };
         let mut counts = Counts::new();
         counts.ops = 1_000;
         for ms in 1..=100 {

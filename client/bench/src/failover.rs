@@ -1,4 +1,4 @@
-//! `mcctl bench failover`: ends the leader repeatedly under load.
+//! `mc-bench failover`: ends the leader repeatedly under load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

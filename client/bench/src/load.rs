@@ -1,4 +1,4 @@
-//! `mcctl bench put|get|exist|lookup|mixed`: measures one kind of call under load.
+//! `mc-bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

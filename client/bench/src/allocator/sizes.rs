@@ -1,4 +1,4 @@
-//! The sizes that the workloads of `mcctl bench allocator` ask for.
+//! The sizes that the workloads of `mc-bench allocator` ask for.
 
 use rand::RngExt;
 use rand::rngs::SmallRng;

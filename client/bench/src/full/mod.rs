@@ -1,4 +1,4 @@
-//! `mcctl bench full`: what eviction costs a pool that is full, beside the same pool with room.
+//! `mc-bench full`: what eviction costs a pool that is full, beside the same pool with room.
 
 mod load;
 mod pool;

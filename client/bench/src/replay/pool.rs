@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::args::ReplayArgs;
-use crate::cmd::bench::machine::Machine;
-use crate::cmd::bench::report::Latencies;
+use crate::machine::Machine;
+use crate::report::Latencies;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-//! `mcctl bench allocator`: how much of the pool's memory objects can use, and how fast they are placed.
+//! `mc-bench allocator`: how much of the pool's memory objects can use, and how fast they are placed.
 
 mod index;
 mod sizes;

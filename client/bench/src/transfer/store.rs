@@ -60,7 +60,7 @@ impl Child {
     pub(super) async fn start(global: &Global, region: ByteSize) -> Result<Self> {
         let mut command = tokio::process::Command::new(std::env::current_exe()?);
         command
-            .args(["bench", "transfer-store", "--region", &region.0.to_string()])
+            .args(["transfer-store", "--region", &region.0.to_string()])
             .args(["--transport", &global.transport.to_string()])
             .args(["--rdma-devices", &global.rdma_devices.to_string()])
             .args(["--rdma-options", &global.rdma_options.to_string()])
@@ -126,7 +126,7 @@ fn grant(
 }
 
 /// Serves one segment until standard input ends, and plain streams: see [`plain`].
-pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<Ended> {
+pub(crate) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<Ended> {
     let (cluster, store) = (ClusterId::random(), StoreId::random());
     let (epoch, key) = (SegmentEpoch::random(), GrantKey::random());
     let authority = Arc::new(Authority::new(Clock::monotonic()));

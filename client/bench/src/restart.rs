@@ -1,4 +1,4 @@
-//! `mcctl bench restart`: kills all masters at once and restarts them from their disks.
+//! `mc-bench restart`: kills all masters at once and restarts them from their disks.
 
 use std::io::Read;
 use std::path::Path;

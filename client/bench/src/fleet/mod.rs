@@ -1,4 +1,4 @@
-//! `mcctl bench fleet`: measures three masters with hundreds of stores and thousands of clients.
+//! `mc-bench fleet`: measures three masters with hundreds of stores and thousands of clients.
 
 mod clients;
 mod process;

@@ -1,4 +1,4 @@
-//! `mcctl bench transfer`: one transport alone, beside the machine's limit.
+//! `mc-bench transfer`: one transport alone, beside the machine's limit.
 
 mod limits;
 pub(super) mod store;

@@ -1,16 +1,40 @@
 //! `mc-bench failover`: ends the leader repeatedly under load.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use mc_client::{Client, Put, PutOptions};
 use mc_console::{Ended, Global, Output, Progress, connect, human_bytes};
 use mc_testbed::{Cluster, Ending, Keyspace, Ledger, Miss, Shape, end_leader, verify};
+use mc_types::ByteSize;
 use serde::Serialize;
 
-use super::machine::Machine;
-use crate::args::FailoverArgs;
+use crate::machine::Machine;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FailoverArgs {
+    /// Number of times that the leader is killed
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: u32,
+    /// Signal that ends the leader: kill is SIGKILL, term is SIGTERM, on which it hands over
+    #[arg(long, value_enum, default_value_t = Ending::Kill, value_name = "SIGNAL")]
+    pub(crate) signal: Ending,
+    /// Number of concurrent writers
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Number of objects in each put
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) batch: u32,
+    /// Size of each object
+    #[arg(long, default_value = "4kb", value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pause of a writer between two calls, so that hours of rounds do not fill the pool.

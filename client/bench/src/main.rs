@@ -1,18 +1,15 @@
 //! `mc-bench`, which `mcctl bench` starts: measures the pool, and the limits of this machine in the same run.
 
 mod allocator;
-mod alone;
 mod args;
 mod failover;
 mod fleet;
 mod full;
+mod latencies;
 mod load;
 mod machine;
 mod masters;
-mod parts;
-mod pool;
 mod replay;
-mod report;
 mod restart;
 mod transfer;
 

@@ -1,21 +1,31 @@
 //! `mc-bench restart`: kills all masters at once and restarts them from their disks.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use clap::Args;
 use mc_client::{Client, Put, PutOptions};
 use mc_console::{Ended, Global, Health, Output, Progress, View, connect, human_bytes, note};
 use mc_testbed::{Cluster, Keyspace, Shape};
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::machine::Machine;
-use super::report::round;
-use crate::args::RestartArgs;
+use crate::latencies::round;
+use crate::machine::Machine;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// Number of objects to put before the restart; the last 200,000 stay in the pool
+    #[arg(long, default_value_t = 2_200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) puts: u64,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit after which a restart counts as failed.

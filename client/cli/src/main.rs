@@ -6,7 +6,7 @@ mod cmd;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use mc_console::{Ended, Output, exit_code, format_of, not_a_command, run_to_end};
 
 use args::{Cli, Command};
@@ -52,15 +52,11 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Check(command) => cmd::check::check(global, command, output).await,
             Command::Bench(_) => Err(cmd::bench::bench(&std::env::args_os().collect::<Vec<_>>())),
-            // Reached only when flags precede `run`. Where they belong is unknown.
-            Command::Run(args) => anyhow::bail!(
-                "write `mcctl run {}`, then its flags: no flag may stand before `run`",
-                clap::ValueEnum::to_possible_value(&args.role)
-                    .map_or_else(String::new, |v| v.get_name().to_owned())
-            ),
-            Command::Completion(args) => cmd::completion::completion(args, output),
+            // A line that begins with `run` was taken above.
+            Command::Run(args) => Err(cmd::run::flags_before(args)),
+            Command::Completion(args) => cmd::completion::completion(args, Cli::command(), output),
             Command::Monitoring(args) => cmd::monitoring::monitoring(args, output),
-            Command::Reference => cmd::reference::reference(output),
+            Command::Reference => cmd::reference::reference(Cli::command(), output),
         }
     };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime's threads")?;

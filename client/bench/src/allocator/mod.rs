@@ -6,14 +6,27 @@ mod sizes;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use mc_console::{Ended, Global, Output, Progress, human_bytes};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use self::index::Index;
-use self::sizes::Sizes;
-use crate::args::{AllocatorArgs, AllocatorWorkload};
+use self::sizes::{AllocatorWorkload, Sizes};
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AllocatorArgs {
+    /// Sizes of the objects
+    #[arg(long, value_enum, default_value_t = AllocatorWorkload::Kv, value_name = "WORKLOAD")]
+    pub(crate) workload: AllocatorWorkload,
+    /// Number of stores, each with one segment of 64 GiB, or less if the pool would have more than 1 TiB
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) segments: u32,
+    /// Replicas of each object, at most as many as segments
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) replicas: u8,
+}
 
 /// Number of times that a pool is full in the bench.
 const FULL: u64 = 40;

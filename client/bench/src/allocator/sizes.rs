@@ -1,9 +1,33 @@
 //! The sizes that the workloads of `mc-bench allocator` ask for.
 
+use clap::ValueEnum;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use crate::args::AllocatorWorkload;
+/// Sizes of the objects in the allocator's bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AllocatorWorkload {
+    /// 3,274,752 bytes: one page of KV cache
+    Kv,
+    /// Calls of 1 to 128 pages of 3,274,752 and 658,432 bytes each
+    Paired,
+    /// One size in each pool: powers of two from 4 KiB to 16 MiB, and 17 bytes or a tenth beside them
+    Uniform,
+    /// Any size from 1 KiB to 16 MiB
+    Random,
+}
+
+impl AllocatorWorkload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kv => "kv",
+            Self::Paired => "paired",
+            Self::Uniform => "uniform",
+            Self::Random => "random",
+        }
+    }
+}
 
 /// Bytes of the KV cache of one page in a model with sparse attention, and of the state of its indexer. They are put
 /// side by side (Mooncake, `mooncake-store/benchmarks/allocator_bench.cpp`).

@@ -4,20 +4,37 @@ mod clients;
 mod process;
 mod stores;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use mc_console::{Ended, Global, Output, View, connect, note};
 use mc_testbed::{Cluster, Shape};
-use mc_types::ByteSize;
+use mc_types::{ByteSize, Span};
 use rustix::process::Signal;
 use serde::Serialize;
 
 use self::clients::{Clients, Prober};
 use self::process::{Calls, Usage};
 use self::stores::Stores;
-use super::machine::Machine;
-use crate::args::FleetArgs;
+use crate::machine::Machine;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FleetArgs {
+    /// Number of stores
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) stores: u32,
+    /// Number of clients, each with its own connections
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=50_000))]
+    pub(crate) clients: u32,
+    /// Duration of each measurement of the leader's CPU time: at rest, then under the clients' gets
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub(crate) rest: Span,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 /// Time limit of each stage.
 const LIMIT: Duration = Duration::from_secs(120);

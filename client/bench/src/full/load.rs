@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
-use crate::report::Latencies;
+use crate::latencies::Latencies;
 
 /// Number of objects that are read. They are leased all the time, and must stay few beside the others.
 const READ: u64 = 16;

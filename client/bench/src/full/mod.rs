@@ -3,21 +3,38 @@
 mod load;
 mod pool;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use mc_console::{Ended, Global, Output, connect, human_bytes, note};
 use mc_testbed::{Cluster, Shape};
-use mc_types::ByteSize;
+use mc_types::{ByteSize, Span};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use self::load::{Counts, Kind, Load, Until};
 use self::pool::{Pool, Seen};
-use super::machine::Machine;
-use super::report::round;
-use crate::args::FullArgs;
+use crate::latencies::round;
+use crate::machine::Machine;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FullArgs {
+    /// Number of turns with room, and of turns with a full pool
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Duration of each turn
+    #[arg(long, default_value = "3s", value_name = "DURATION")]
+    pub(crate) duration: Span,
+    /// Number of concurrent writers
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time after which a new leader frees evicted bytes at once: the default of `read-lease`, and some more. Before, leases

@@ -4,14 +4,43 @@ mod index;
 mod pool;
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use mc_console::{Ended, Global, Output, Progress, ratio, rounded};
 use mc_testbed::{Capacity, Request, baseline, read_trace};
+use mc_types::ByteSize;
 use serde::Serialize;
 
 use self::index::{Counts, Index};
-use crate::args::ReplayArgs;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The workload: JSON lines with `timestamp` in milliseconds and `hash_ids`, plain or gzipped
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Number of blocks that fit into the pool before eviction starts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) capacity_blocks: u64,
+    /// Start a pool too, and move blocks of this size through it
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<ByteSize>,
+    /// Lose the leader after this share of the requests, above 0 and below 1
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(crate) kill_leader_at: Option<f64>,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Parses a share above 0 and below 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err("it must be a number above 0 and below 1, such as 0.5".to_owned()),
+    }
+}
 
 /// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]

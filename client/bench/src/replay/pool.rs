@@ -10,9 +10,9 @@ use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
 
-use crate::args::ReplayArgs;
+use super::ReplayArgs;
+use crate::latencies::Latencies;
 use crate::machine::Machine;
-use crate::report::Latencies;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 

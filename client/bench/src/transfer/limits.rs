@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use mc_transfer::Transports;
 
+use super::args::{Direction, TransferArgs};
 use super::store::{CHUNK, Child, PLAIN_REGION};
-use crate::args::{Direction, TransferArgs};
 
 /// Duration of one measurement.
 const EACH: Duration = Duration::from_millis(250);

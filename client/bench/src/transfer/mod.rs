@@ -1,5 +1,6 @@
 //! `mc-bench transfer`: one transport alone, beside the machine's limit.
 
+pub(super) mod args;
 mod limits;
 pub(super) mod store;
 
@@ -16,9 +17,9 @@ use mc_transfer::{
 use mc_types::ByteSize;
 use serde::Serialize;
 
+use self::args::{Direction, Memory, OnOff, TransferArgs};
 use self::store::{Child, Target};
-use super::report::round;
-use crate::args::{Direction, Memory, OnOff, TransferArgs};
+use crate::latencies::round;
 
 const ROUNDS: usize = 5;
 /// Duration of each measurement of the transport.

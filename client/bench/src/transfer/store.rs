@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use mc_console::{Ended, Global};
 use mc_transfer::{
     Authority, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, Segment, ShmAccess, fence_limit,
@@ -20,7 +21,11 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::TransferStoreArgs;
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferStoreArgs {
+    #[arg(long)]
+    pub(crate) region: ByteSize,
+}
 
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Size of the writes of a plain stream.

@@ -7,8 +7,17 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::anyhow;
+use clap::Args;
 use clap::Parser;
 use mc_console::Global;
+
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct BenchArgs {
+    /// Bench and its flags; `mcctl bench --help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCH")]
+    pub(crate) args: Vec<OsString>,
+}
 
 const PROGRAM: &str = "mc-bench";
 

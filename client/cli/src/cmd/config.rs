@@ -1,10 +1,22 @@
 //! `mcctl config show|set`: shows and changes the cluster settings.
 
 use anyhow::Result;
+use clap::Subcommand;
 use mc_console::{Ended, Global, Output, columns, connect};
 use serde::Serialize;
 
-use crate::args::ConfigCommand;
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every setting with its default and its effect
+    Show,
+    /// Change a setting, for all masters at once
+    Set {
+        /// Name of the setting, as `config show` lists it
+        name: String,
+        /// New value
+        value: String,
+    },
+}
 
 #[derive(Serialize)]
 struct Setting {

@@ -1,11 +1,16 @@
 //! `mcctl exist`: checks whether an object exists.
 
 use anyhow::Result;
+use clap::Args;
 use mc_client::{Mode, Presence};
 use mc_console::{Ended, Global, NoLeader, Output, Unavailable, connect, printable};
 use serde::Serialize;
 
-use crate::args::KeyArgs;
+#[derive(Debug, Args)]
+pub(crate) struct ExistArgs {
+    /// Key of the object, 1 to 4,096 bytes
+    pub(crate) key: String,
+}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -13,7 +18,7 @@ struct Document<'a> {
     exists: bool,
 }
 
-pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
+pub(crate) async fn exist(global: &Global, args: &ExistArgs, output: Output) -> Result<Ended> {
     let client = connect::client_of(global).await?;
     let exists = match client.presence(&args.key).await? {
         Presence::Present(_) => true,

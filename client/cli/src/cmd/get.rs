@@ -1,16 +1,34 @@
 //! `mcctl get`: reads an object, or parts of it, into a file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use mc_client::{Client, Mode};
+use clap::Args;
+use mc_client::{ByteRange, Client, Mode};
 use mc_console::{
     Ended, Global, NoLeader, Output, Unavailable, connect, human_bytes, note, printable, write_bytes,
 };
+use mc_types::ByteSize;
 use serde::Serialize;
 
-use crate::args::GetArgs;
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Key of the object
+    pub(crate) key: String,
+    /// File to write; `-` is standard output
+    pub(crate) file: PathBuf,
+    /// Part of the object to read, such as 0:4096 or 64kib:1mib; repeat the flag to write several parts, one after the
+    /// other [default: the whole object, whose checksum is compared; that of a part can't be]
+    #[arg(long = "range", value_name = "OFFSET:LEN", value_parser = byte_range)]
+    pub(crate) ranges: Vec<ByteRange>,
+}
+
+fn byte_range(text: &str) -> Result<ByteRange, String> {
+    let (offset, len) = text.split_once(':').ok_or("write OFFSET:LEN, such as 0:4096 or 64kib:1mib")?;
+    let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string());
+    Ok(ByteRange { offset: size(offset)?, len: size(len)? })
+}
 
 #[derive(Serialize)]
 struct Document<'a> {

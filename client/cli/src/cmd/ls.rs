@@ -3,12 +3,25 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use clap::Args;
 use mc_client::{Client, Code, Description, Error, ListedKey};
 use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
 use serde::Serialize;
 
 use super::stat::pin_name;
-use crate::args::LsArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// First bytes of the keys to list [default: all keys]
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Show the data type, pin, group and stores of each object, too
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Most keys to list; the exit code is 0 even if there are more
+    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: u64,
+}
 
 #[derive(Serialize)]
 struct Document {

@@ -3,14 +3,38 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::Subcommand;
 use mc_client::{Admin, Members};
 use mc_console::{Ended, Global, Output, Tone, columns, connect, note};
 use mc_types::NodeId;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::rescue;
-use crate::args::MembersCommand;
+use super::rescue::{self, RescueArgs};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MembersCommand {
+    /// List the masters with their votes and their lag
+    List,
+    /// Add a running master that waits to be added; returns once it has a vote
+    Add {
+        /// Raft address of the master: host or host:port
+        #[arg(value_name = "RAFT-ADDRESS")]
+        address: String,
+    },
+    /// Remove a master permanently, dead or alive
+    Remove {
+        /// Id of the master, a prefix of the id, or one of its addresses
+        member: String,
+    },
+    /// Transfer the leadership to another master
+    TransferLeader {
+        /// The new leader: an id, a prefix of an id, or an address [default: the voter with most of the log]
+        member: Option<String>,
+    },
+    /// Recover from the permanent loss of a majority: make a cluster of one from a surviving data directory
+    Rescue(RescueArgs),
+}
 
 /// Pause between two looks at a new member until it has its vote.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

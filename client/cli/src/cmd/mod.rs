@@ -1,4 +1,4 @@
-//! The commands of `mcctl`, one per file.
+//! The commands of `mcctl`, one per file, each beside its arguments.
 
 pub(crate) mod bench;
 pub(crate) mod check;
@@ -14,6 +14,7 @@ pub(crate) mod put;
 pub(crate) mod reference;
 mod rescue;
 pub(crate) mod rm;
+pub(crate) mod run;
 pub(crate) mod segments;
 pub(crate) mod stat;
 pub(crate) mod status;

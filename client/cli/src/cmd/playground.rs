@@ -2,10 +2,12 @@
 //! every byte.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use mc_client::Client;
 use mc_console::{Ended, Interrupts, Output, Progress, Tone, connect, human_bytes, note, ratio};
 use mc_testbed::{
@@ -16,7 +18,25 @@ use mc_types::ALLOCATION_ALIGN;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::args::PlaygroundArgs;
+#[derive(Debug, Args)]
+pub(crate) struct PlaygroundArgs {
+    /// Exit after the check instead of staying up
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Replay a recorded workload instead of a generated one: JSON lines with `timestamp` and `hash_ids`, plain or
+    /// gzipped, with at least --puts different blocks
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Seed of the generated workload
+    #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "trace")]
+    pub(crate) seed: u64,
+    /// Number of different blocks to put; the leader is killed half-way, and the pool has room for about half of them
+    #[arg(long, default_value_t = 3_600, value_name = "N", value_parser = clap::value_parser!(u64).range(2_000..=100_000))]
+    pub(crate) puts: u64,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 /// Number of conversations served at the same time.
 const WORKERS: usize = 4;

@@ -1,14 +1,62 @@
 //! `mcctl put`: stores a file as one object.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
 use mc_client::{Code, Near, PinAction, Put, PutMode, PutOptions, Replication};
 use mc_console::{Ended, Global, NoLeader, Output, connect, human_bytes, note, printable};
+use mc_types::Span;
 use serde::Serialize;
 
-use crate::args::{PinKind, PutArgs};
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// Key of the object, 1 to 4,096 bytes
+    pub(crate) key: String,
+    /// File to put; `-` is standard input
+    pub(crate) file: PathBuf,
+    /// Replace an existing object; without this flag the old object stays and the exit code is 1
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Number of copies, each on another store
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) replicas: u32,
+    /// Refuse the put rather than store fewer copies than --replicas
+    #[arg(long)]
+    pub(crate) all_replicas: bool,
+    /// Store to prefer, given by its address as `status` shows it, or by its name; can be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prefer: Vec<String>,
+    /// Prefer the stores of this host
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Group that the object joins: its members are evicted together
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) group: String,
+    /// Tag of the object, 0 to 255, which the pool keeps and does not interpret
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) data_type: u8,
+    /// Protection of the object from eviction
+    #[arg(long, value_enum, default_value_t = PinKind::Preserve, value_name = "PIN")]
+    pub(crate) pin: PinKind,
+    /// Duration of a soft pin, at most 24 hours
+    #[arg(long, default_value = "30m", value_name = "DURATION")]
+    pub(crate) pin_for: Span,
+}
+
+/// Pin that a put asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PinKind {
+    /// Keep the pin of the object that is replaced, if any
+    Preserve,
+    /// No pin
+    Off,
+    /// For the time in --pin-for, evict the object only when no object without a pin can be evicted
+    Soft,
+    /// Never evict the object; the setting hard-pin-limit bounds the bytes of such objects
+    Hard,
+}
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -1,11 +1,22 @@
 //! `mcctl members rescue`: makes a cluster of one from a survivor's data directory.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
+use clap::Args;
 use mc_console::{Ended, Output};
 use mc_master::{Prepared, Rescue, Rescued};
 use serde::Serialize;
 
-use crate::args::RescueArgs;
+#[derive(Debug, Args)]
+pub(crate) struct RescueArgs {
+    /// Data directory of the surviving master, which must be stopped
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Make the changes; without this flag the command only prints them
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
 
 #[derive(Serialize)]
 struct Document {

@@ -1,11 +1,29 @@
 //! `mcctl rm`: removes an object, a replica, or many objects.
 
 use anyhow::Result;
+use clap::Args;
 use mc_client::{Client, Code, Error, Removed};
 use mc_console::{Ended, Global, Output, connect, printable};
 use serde::Serialize;
 
-use crate::args::RmArgs;
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Key of the object
+    #[arg(required_unless_present_any = ["all", "regex"])]
+    pub(crate) key: Option<String>,
+    /// Remove all objects of the tenant, pinned ones included
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) all: bool,
+    /// Remove the objects whose keys match a regular expression, which is not anchored; pinned ones included
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["key", "all"])]
+    pub(crate) regex: Option<String>,
+    /// Drop only the replica on this store, given by its address as `status` shows it, or by its name
+    #[arg(long, value_name = "NAME", requires = "key")]
+    pub(crate) replica_on: Option<String>,
+    /// Remove objects even while clients read them
+    #[arg(long, conflicts_with = "replica_on")]
+    pub(crate) force: bool,
+}
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -3,11 +3,16 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use clap::Args;
 use mc_client::{DescribedReplica, Pin};
 use mc_console::{Ended, Global, Output, Unavailable, connect, human_bytes, printable};
 use serde::Serialize;
 
-use crate::args::KeyArgs;
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    /// Key of the object, 1 to 4,096 bytes
+    pub(crate) key: String,
+}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -57,7 +62,7 @@ struct Replica {
     suspect: bool,
 }
 
-pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
+pub(crate) async fn stat(global: &Global, args: &StatArgs, output: Output) -> Result<Ended> {
     let client = connect::client_of(global).await?;
     let found = client.describe(&args.key).await?;
     if found.as_ref().is_some_and(|found| found.replicas.iter().all(|replica| replica.suspect)) {

@@ -3,12 +3,43 @@
 use std::borrow::Cow;
 
 use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
 use mc_client::{Admin, Quota, Setting, Tenant};
 use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
 use mc_types::ByteSize;
 use serde::Serialize;
 
-use crate::args::{TenantLimits, TenantsCommand};
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantsCommand {
+    /// List the tenants that have a quota of their own or something in the pool
+    List,
+    /// Give a tenant a quota of its own, or change it; at the quota, its own objects are evicted first
+    Set(TenantQuotaArgs),
+    /// Take a tenant's own quota away; it must have no objects
+    Rm {
+        /// Name of the tenant; empty: the default tenant
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantQuotaArgs {
+    /// Name of the tenant; empty: the default tenant
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) limits: TenantLimits,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct TenantLimits {
+    /// Most bytes of all replicas, puts in flight included; 0: no limit [default: as it is]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<ByteSize>,
+    /// Most objects, puts in flight included; 0: no limit [default: as it is]
+    #[arg(long, value_name = "N")]
+    pub(crate) objects: Option<u64>,
+}
 
 #[derive(Serialize)]
 struct Document {

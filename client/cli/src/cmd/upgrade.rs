@@ -1,10 +1,17 @@
 //! `mcctl upgrade status|finish`: shows and raises the cluster version.
 
 use anyhow::Result;
+use clap::Subcommand;
 use mc_console::{Ended, Global, Output, columns, connect};
 use serde::Serialize;
 
-use crate::args::UpgradeCommand;
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpgradeCommand {
+    /// Show the build of every master and the cluster version that each supports
+    Status,
+    /// Raise the cluster version to the highest that all masters support; older builds cannot join afterwards
+    Finish,
+}
 
 #[derive(Serialize)]
 struct Master {

@@ -12,11 +12,18 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::Serialize;
 
-use crate::args::MonitoringArgs;
 use board::Board;
 use mc_console::{Ended, Output};
+
+#[derive(Debug, Args)]
+pub(crate) struct MonitoringArgs {
+    /// Folder for `grafana/*.json` and `prometheus/alerts.yml`; existing files of these names are replaced
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
 
 const BOARDS: [&Board; 4] = [&overview::BOARD, &raft::BOARD, &pool::BOARD, &stores::BOARD];
 

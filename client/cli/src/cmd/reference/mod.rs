@@ -11,7 +11,6 @@ use mc_process::config;
 use mc_types::Metric;
 use serde::Serialize;
 
-use crate::args::Cli;
 use flags::{Fallback, Flag};
 use markdown::{code, table};
 use mc_console::{Ended, Output};
@@ -75,15 +74,14 @@ struct Document {
     page: String,
 }
 
-pub(crate) fn reference(output: Output) -> Result<Ended> {
-    let document = Document { page: page()? };
+pub(crate) fn reference(mcctl: Command, output: Output) -> Result<Ended> {
+    let document = Document { page: page(mcctl)? };
     output.result(&document, || document.page.clone());
     Ok(Ended::Well)
 }
 
-fn page() -> Result<String> {
-    let (mut master, mut store, mut mcctl) =
-        (MasterArgs::command(), mc_store_server::command(), Cli::command());
+fn page(mut mcctl: Command) -> Result<String> {
+    let (mut master, mut store) = (MasterArgs::command(), mc_store_server::command());
     for command in [&mut master, &mut store, &mut mcctl] {
         command.build();
     }

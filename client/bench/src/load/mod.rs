@@ -1,25 +1,63 @@
 //! `mc-bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
+mod alone;
+mod parts;
+mod pool;
+mod report;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use clap::Args;
 use mc_client::{Client, GetInto, Put, PutOptions, RegisteredMemory};
 use mc_console::{Ended, Global, Interrupted, Interrupts, Output, Progress, connect, note};
 use mc_testbed::{Block, Keyspace, Shape};
-use mc_types::ByteSize;
+use mc_types::{ByteSize, Span};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
-use super::machine::Machine;
-use super::parts::Watch;
-use super::pool::Pool;
-use super::report::{Counts, Report};
-use crate::args::LoadArgs;
+use crate::machine::Machine;
+use parts::Watch;
+use pool::Pool;
+use report::{Counts, Report};
+
+/// Load that a bench puts on the pool.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Number of concurrent callers
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) threads: u32,
+    /// Number of objects in each call
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) batch: u32,
+    /// Size of each object
+    #[arg(long, default_value = "1mb", value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// Duration of the measurement
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub(crate) duration: Span,
+    /// Number of objects in the pool: benches that read use them, a put bench removes them after each round of as many puts [default: 512 MiB of objects, at most 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) keys: Option<u64>,
+    /// Read buffers of each caller, used in turn
+    ///
+    /// The buffers of a few callers fit into the processor's cache, those of a thousand callers do not. To compare the two,
+    /// give the few callers as many buffers in total as the thousand have.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) buffers: u32,
+    /// Start one master and one store instead of three and two
+    #[arg(long)]
+    pub(crate) single: bool,
+    /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
 
 /// Kind of calls that a load bench makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use mc_client::{Client, Stats};
 use serde::Serialize;
 
 use super::alone::{self, Alone};
-use super::masters::{Masters, Measured};
-use super::report::{Latencies, round};
+use crate::latencies::{Latencies, round};
+use crate::masters::{Masters, Measured};
 
 /// Allowance for a put beyond its two commits, in microseconds.
 const ALLOWANCE_US: f64 = 500.0;
@@ -155,8 +155,8 @@ impl Parts {
 mod tests {
     use std::time::Duration;
 
-    use super::super::masters::Total;
     use super::*;
+    use crate::masters::Total;
 
     fn latencies(us: u64) -> Latencies {
         let mut latencies = Latencies::new();

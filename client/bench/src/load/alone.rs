@@ -8,8 +8,8 @@ use mc_net::{ChannelOptions, Network, TcpNetwork};
 use mc_proto::v1::{BatchPutRevokeRequest, Caller, master_client::MasterClient};
 use mc_types::{ClientId, PutId};
 
-use super::masters::{Masters, Total};
-use super::report::Latencies;
+use crate::latencies::Latencies;
+use crate::masters::{Masters, Total};
 
 /// Number of measured commits, after `WARM` commits that warm up the connection.
 const COMMITS: u64 = 300;

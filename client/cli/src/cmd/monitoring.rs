@@ -1,12 +1,4 @@
-//! `mcctl monitoring`: writes deploy/grafana and deploy/prometheus/alerts.yml, the dashboards and alerts of this build.
-
-mod alerts;
-mod board;
-mod grafana;
-mod overview;
-mod pool;
-mod raft;
-mod stores;
+//! `mcctl monitoring`: writes the dashboards and alerts of this build, which are the files in deploy.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +7,6 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
-use board::Board;
 use mc_console::{Ended, Output};
 
 #[derive(Debug, Args)]
@@ -25,7 +16,21 @@ pub(crate) struct MonitoringArgs {
     pub(crate) dir: PathBuf,
 }
 
-const BOARDS: [&Board; 4] = [&overview::BOARD, &raft::BOARD, &pool::BOARD, &stores::BOARD];
+/// Includes a file of deploy, with its path below that folder.
+macro_rules! deployed {
+    ($path:literal) => {
+        ($path, include_str!(concat!("../../../../deploy/", $path)))
+    };
+}
+
+/// Each file with its path below the folder.
+const FILES: [(&str, &str); 5] = [
+    deployed!("grafana/overview.json"),
+    deployed!("grafana/raft.json"),
+    deployed!("grafana/pool.json"),
+    deployed!("grafana/stores.json"),
+    deployed!("prometheus/alerts.yml"),
+];
 
 #[derive(Serialize)]
 struct Document {
@@ -34,7 +39,7 @@ struct Document {
 
 pub(crate) fn monitoring(args: &MonitoringArgs, output: Output) -> Result<Ended> {
     let mut written = Vec::new();
-    for (path, text) in files()? {
+    for (path, text) in FILES {
         let path = args.dir.join(path);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -47,16 +52,4 @@ pub(crate) fn monitoring(args: &MonitoringArgs, output: Output) -> Result<Ended>
         document.files.iter().map(|file| format!("wrote {}\n", file.display())).collect()
     });
     Ok(Ended::Well)
-}
-
-/// Returns each file with its path below the folder.
-fn files() -> Result<Vec<(String, String)>> {
-    let mut files = Vec::new();
-    for board in BOARDS {
-        let text =
-            serde_json::to_string_pretty(&grafana::model(board)).context("cannot write a board as JSON")?;
-        files.push((format!("grafana/{}.json", board.name), text + "\n"));
-    }
-    files.push(("prometheus/alerts.yml".to_owned(), alerts::rules()));
-    Ok(files)
 }

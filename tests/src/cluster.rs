@@ -8,7 +8,8 @@ use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1;
 use tempfile::TempDir;
 
-use crate::links::STORES_AT;
+use mc_testkit::STORES_AT;
+
 use crate::{Faulty, Links, Ports, Process, http_get, until};
 
 /// Lines of each process' output that a failed test shows.

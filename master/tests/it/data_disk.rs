@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mc_durable::FreeSpace;
-use mc_tests::{eventually, until};
+use mc_testkit::{eventually, until};
 use mc_types::Code;
 
 use crate::master_support::Single;

@@ -1,7 +1,7 @@
 //! `mc-master` as an executable: what it prints, what it refuses, and how it ends.
 
 use mc_process::http::request;
-use mc_tests::{
+use mc_testkit::{
     Daemon, Ports, assert_refused, bare_command, eventually, http_get, printed_config, setting,
     unit_arguments, until,
 };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mc_fuzz::{TARGETS, Target};
-use mc_tests::Seeded;
+use mc_testkit::Seeded;
 use mc_transfer::fuzz::{Counting, most_held};
 
 #[global_allocator]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use mc_tests::until;
+use mc_testkit::until;
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempPath;
 

@@ -16,7 +16,7 @@ use mc_index::{CLUSTER_VERSION, Command, Op, Stamp};
 use mc_log::{LogId, MasterNode, Proposal, VoteTiming};
 use mc_net::{Network, TcpNetwork};
 use mc_proto::v1;
-use mc_tests::{Link, Links, eventually};
+use mc_testkit::{Link, Links, eventually};
 use mc_types::{Clock, ClusterId, ClusterTime, NodeId};
 use metrics::Histogram;
 use tempfile::TempDir;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mc_index::{Command, Endpoint, MountStore, Op, ReadPolicy, Settings, Stamp};
 use mc_log::Proposal;
-use mc_tests::{eventually, until};
+use mc_testkit::{eventually, until};
 use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 

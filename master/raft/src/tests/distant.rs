@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_log::{LogId, Vote};
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::raft_client::RaftClient;
-use mc_tests::{eventually, until};
+use mc_testkit::{eventually, until};
 use mc_types::NodeId;
 use openraft::raft::VoteRequest;
 

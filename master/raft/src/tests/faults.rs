@@ -10,7 +10,7 @@ use mc_proto::{
     detail_of,
     v1::{self, raft_client::RaftClient},
 };
-use mc_tests::until;
+use mc_testkit::until;
 use mc_types::{Clock, ClusterId, Code, NodeId};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mc_tests::until;
+use mc_testkit::until;
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
 

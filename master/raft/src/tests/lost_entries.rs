@@ -1,6 +1,6 @@
 //! A follower whose log has lost entries that it acknowledged, as after a loss of power with `--log-sync none`.
 
-use mc_tests::until;
+use mc_testkit::until;
 
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::testing::Pool;

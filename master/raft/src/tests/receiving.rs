@@ -7,7 +7,7 @@ use mc_index::{Settings, State};
 use mc_log::{Entry, LogId, Membership, SnapshotMeta, StoredMembership, TypeConfig, Vote, encode_membership};
 use mc_net::{ChannelOptions, Network, TcpNetwork};
 use mc_proto::v1::{self, raft_client::RaftClient};
-use mc_tests::until;
+use mc_testkit::until;
 use mc_types::NodeId;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;

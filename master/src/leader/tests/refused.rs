@@ -9,7 +9,7 @@ use mc_index::{Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Setti
 use mc_log::Proposal;
 use mc_raft::testing::Pool;
 use mc_raft::{RaftTiming, SnapshotLimits};
-use mc_tests::until;
+use mc_testkit::until;
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;

@@ -2,7 +2,7 @@
 
 use mc_raft::testing::Pool;
 use mc_raft::{Departure, MembershipChange, SnapshotLimits};
-use mc_tests::{eventually, until};
+use mc_testkit::{eventually, until};
 use mc_types::NodeId;
 
 use super::*;

@@ -19,7 +19,7 @@ use mc_proto::{
     detail_of,
     v1::{self, master_client::MasterClient},
 };
-use mc_tests::eventually;
+use mc_testkit::eventually;
 use mc_types::{Clock, Code};
 use tempfile::TempDir;
 use tokio::runtime::Handle;

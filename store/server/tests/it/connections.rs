@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use mc_tests::{Daemon, http_get, until};
+use mc_testkit::{Daemon, http_get, until};
 use mc_transfer::{
     Peer, PeerEndpoint, ReadOp, Seal, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
 };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mc_tests::{
+use mc_testkit::{
     Daemon, assert_refused, bare_command, eventually, http_get, printed_config, setting, unit_arguments,
 };
 

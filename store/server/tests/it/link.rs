@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_tests::until;
+use mc_testkit::until;
 use mc_types::ClusterId;
 use tokio::io::AsyncReadExt as _;
 

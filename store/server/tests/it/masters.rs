@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use mc_tests::{Daemon, until};
+use mc_testkit::{Daemon, until};
 
 use crate::common::{Event, FakeCluster, http, mounted};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_store::SegmentError;
-use mc_tests::until;
+use mc_testkit::until;
 use mc_transfer::{Seal, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use mc_types::{Access, ByteSize, Code, GrantedRange};
 use tokio::time::Instant;

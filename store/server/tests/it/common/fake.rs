@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::Stream;
 use mc_net::{Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_server::Master, master_server::MasterServer};
-use mc_tests::Ports;
+use mc_testkit::Ports;
 use mc_types::{ClusterId, Code, GrantKey, NodeId, SegmentEpoch};
 use tonic::{Request, Response, Status, Streaming};
 

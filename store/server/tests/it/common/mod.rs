@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mc_net::TcpNetwork;
 use mc_store::StartError;
 use mc_store_server::{Server, StoreArgs};
-use mc_tests::until;
+use mc_testkit::until;
 use mc_transfer::{Peer, PeerEndpoint};
 use mc_types::{Access, ByteSize, Clock, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant};
 

@@ -52,7 +52,7 @@ pub fn assert_refused(command: &mut Command, words: &str) {
 /// When there is no such unit, or it starts something else.
 #[must_use]
 pub fn unit_arguments(executable: &str) -> Vec<String> {
-    let path = format!("{}/../deploy/systemd/{executable}.service", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../deploy/systemd/{executable}.service", env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(&path).unwrap_or_else(|err| panic!("{path}: {err}"));
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
     let mut words = start.split_whitespace();

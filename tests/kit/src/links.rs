@@ -62,7 +62,7 @@ struct Counts {
 
 /// Address that stores advertise, with the port on which they listen at another address: that of the proxies in front
 /// of them.
-pub(crate) const STORES_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub const STORES_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Proxies on the links between masters, from clients and stores to masters, and from clients to stores. All links are
 /// open at first.
@@ -210,14 +210,16 @@ impl Links {
     }
 
     /// Returns a store's routes: each master's client port, and the port of the proxy to connect to instead.
-    pub(crate) fn store_routes(&self, clients: &[String]) -> Vec<(u16, u16)> {
+    #[must_use]
+    pub fn store_routes(&self, clients: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = 0..self.masters;
         to.map(|to| (port(&clients[to]), self.proxies[&(self.stores(), to)].port())).collect()
     }
 
     /// Returns a master's routes: each other master's Raft port, and the port of the proxy to connect to instead.
-    pub(crate) fn routes(&self, from: usize, raft: &[String]) -> Vec<(u16, u16)> {
+    #[must_use]
+    pub fn routes(&self, from: usize, raft: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = self.other_masters(from).into_iter();
         to.map(|to| (port(&raft[to]), self.proxies[&(from, to)].port())).collect()

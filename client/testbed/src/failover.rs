@@ -30,7 +30,7 @@ pub enum Ending {
 /// Result of one failover.
 #[derive(Clone, Debug)]
 pub struct Failover {
-    /// Time for which the client had no leader: see [`outage`].
+    /// Time for which the client had no leader. After a hand-over: its longest time without a successful call.
     pub outage: Duration,
     /// Client address of the master that was ended.
     pub leader_before: String,

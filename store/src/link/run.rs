@@ -159,7 +159,7 @@ impl Following {
     /// cluster, and its index names this memory. Its log continues far above any index that the old cluster can have
     /// reached. So the fence stays valid, and grants of the old cluster are refused by their cluster id. The old
     /// cluster may have reused bytes after the last entry on the rescued disk; they hold another object than the index
-    /// says, and the reader's checksum detects that (see docs/operations.md). All this holds for one rescue after
+    /// says, and the reader's checksum detects that (see docs/operations/rescue.md). All this holds for one rescue after
     /// another, too.
     ///
     /// A rescued cluster's time also continues far above the old one's. A cluster whose time is behind was not rescued

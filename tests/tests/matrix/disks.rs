@@ -141,7 +141,7 @@ async fn slow_disk_leader_50ms() {
 }
 
 /// An election is on two disks before it is won: where those of all masters are slow, timeouts must be longer than the
-/// default ones, and docs/operations.md says which.
+/// default ones, and docs/operations/disks.md says which.
 #[tokio::test]
 async fn slow_disk_all_leader_killed() {
     Row::new("kill -9, syncs 150 ms longer", "leader, all disks alike, --raft-timing wan")

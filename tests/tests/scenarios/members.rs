@@ -142,7 +142,7 @@ async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
     running.stop().await.assert_nothing_lost(&cluster);
 }
 
-/// Follows docs/operations.md, 'From `--single` to three'.
+/// Follows docs/operations/grow-and-shrink.md, 'From `--single` to three'.
 #[tokio::test]
 async fn a_single_master_becomes_three_with_what_it_has() {
     let mut cluster = Cluster::builder().masters(3).prepare();

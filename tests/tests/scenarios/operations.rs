@@ -1,4 +1,4 @@
-//! Procedures of docs/operations.md, with its commands and in its order, while the pool is used.
+//! Procedures of docs/operations, with its commands and in its order, while the pool is used.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -33,7 +33,7 @@ async fn a_rolling_restart_fails_no_call() {
     running.acknowledged(50).await;
     let first = cluster.leader().await;
     for place in 1..=3 {
-        // The leader last, as docs/operations.md has it; it may have changed meanwhile.
+        // The leader last, as docs/operations/upgrade.md has it; it may have changed meanwhile.
         let master = if place == 3 { cluster.leader().await } else { (first + place) % 3 };
         let status = cluster.masters[master].terminate().await;
         assert_eq!(status.code(), Some(0), "a master that is asked to stop stops well");

@@ -166,43 +166,50 @@ fn every_alert_has_a_condition_a_duration_a_severity_a_summary_and_a_runbook() {
         assert!(["critical", "warning"].contains(&severity.as_str()), "Mc{name}: {severity}");
         value("        annotations:");
         assert!(quoted(value("          summary: ")).ends_with('.'), "Mc{name}: the summary is no sentence");
-        assert!(
-            quoted(value("          runbook: ")).starts_with("docs/operations.md#"),
-            "Mc{name}: the runbook"
-        );
+        assert!(quoted(value("          runbook: ")).starts_with("docs/operations/"), "Mc{name}: the runbook");
     }
     assert!(names.len() > 5, "{names:?}");
 }
 
-/// The sections of docs/operations.md that panels name by heading, and alerts by anchor.
+/// The headings of each page of docs/operations, by the path that panels and alerts give.
+fn headings() -> BTreeMap<String, Vec<String>> {
+    let of = |text: String| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
+        lines.map(|line| line.trim_matches(['#', ' ']).to_owned()).collect()
+    };
+    let pages = texts(&deploy().join("../docs/operations"));
+    pages.into_iter().map(|(name, text)| (format!("docs/operations/{name}"), of(text))).collect()
+}
+
+/// Panels name a section by its heading and its page, alerts by the page and the anchor.
 #[test]
-fn every_section_that_a_panel_or_an_alert_names_is_in_the_operations_page() {
-    let page = fs::read_to_string(deploy().join("../docs/operations.md")).unwrap();
-    let headings: Vec<_> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix('#'))
-        .map(|line| line.trim_matches(['#', ' ']))
-        .collect();
+fn every_section_that_a_panel_or_an_alert_names_is_on_the_page_that_it_names() {
+    let pages = headings();
     let mut named = 0;
     for (board, text) in texts(&deploy().join("grafana")) {
-        let parts = text.split("See \\\"").skip(1);
-        for section in parts.map(|part| part.split("\\\" in docs/operations.md").next().unwrap()) {
-            assert!(headings.contains(&section), "{board} names the section {section:?}");
+        for part in text.split("See \\\"").skip(1) {
+            let (section, rest) = part.split_once("\\\" in ").unwrap();
+            let (page, _) = rest.split_once(".\"").unwrap();
+            let on_page = pages.get(page).is_some_and(|headings| headings.iter().any(|one| one == section));
+            assert!(on_page, "{board} names the section {section:?} of {page}");
             named += 1;
         }
     }
     assert!(named > 10, "{named} sections are named");
 
-    let anchor = |heading: &&str| {
+    let anchor = |heading: &String| {
         let kept = heading.to_lowercase().replace(' ', "-");
         kept.chars().filter(|c| c.is_alphanumeric() || *c == '-').collect::<String>()
     };
-    let anchors: Vec<_> = headings.iter().map(anchor).collect();
     let rules = fs::read_to_string(deploy().join("prometheus/alerts.yml")).unwrap();
-    let (alerts, runbooks) = (rules.matches("- alert: ").count(), rules.matches("runbook: ").count());
-    assert!(alerts > 0 && alerts == runbooks, "{runbooks} of {alerts} alerts name a section");
-    for part in rules.split("docs/operations.md#").skip(1) {
-        let section = part.split('"').next().unwrap();
-        assert!(anchors.iter().any(|anchor| anchor == section), "an alert names the section {section:?}");
+    let alerts = rules.matches("- alert: ").count();
+    let runbooks: Vec<_> =
+        rules.split("runbook: \"").skip(1).map(|part| part.split('"').next().unwrap()).collect();
+    assert!(alerts > 0 && alerts == runbooks.len(), "{} of {alerts} alerts name a section", runbooks.len());
+    for runbook in runbooks {
+        let (page, section) = runbook.split_once('#').unwrap_or((runbook, ""));
+        let on_page =
+            pages.get(page).is_some_and(|headings| headings.iter().any(|one| anchor(one) == section));
+        assert!(on_page, "an alert names {runbook}");
     }
 }

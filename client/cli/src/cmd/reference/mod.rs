@@ -54,7 +54,7 @@ const METRICS: &str = "\
 ## Metrics
 
 A master and a store serve their metrics at `/metrics` of their `--http-listen` addresses. For the values to worry about,
-see [operations.md](operations.md#metrics).";
+see [Metrics](operations/metrics.md).";
 
 const MOONCAKE_METRICS: &str = "\
 ### Metrics of mc-master under Mooncake's names

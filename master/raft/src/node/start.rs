@@ -94,7 +94,7 @@ impl RaftNode {
             tasks::spawn(writable::watch(raft.metrics(), node, acks.clone(), timing, blocked_tx)),
             tasks::send_heartbeats(raft.clone(), timing.heartbeat),
             tasks::stand_when_over(raft.clone(), restart_wait.clone(), move || {
-                vote_timing.set(timing.election_max)
+                vote_timing.set(timing.election_max);
             }),
             tasks::spawn(take_snapshots(raft.clone(), config.bytes_since, config.limits, snapshots.clone())),
             tasks::send_lost_entries_again(raft.clone(), acks.clone()),

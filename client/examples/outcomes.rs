@@ -20,10 +20,10 @@ pub(crate) const VALUE: &[u8] = b"the keys and values of 512 tokens";
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How it is known that an object is gone.
+/// Evidence that an object is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
-    /// The remove answered.
+    /// The remove was answered.
     Answered,
     /// The remove had an unknown outcome, and a read found no object.
     FoundOut,
@@ -134,7 +134,7 @@ async fn without_a_leader(client: &Client) -> Result<(Put, Bytes), Failure> {
     // A success, but no acknowledgement: this client alone has the value, for as long as its cache keeps it.
     let put = client.put(LATER, VALUE).await?;
     println!("put {LATER}: {put:?}");
-    // What the cache has no answer to fails, and did nothing.
+    // A call that the cache can't answer fails, and has changed nothing.
     match client.remove(KEPT, true).await {
         Err(error) if error.code == Code::NoLeader && !error.is_unknown() => println!("definite: {error}"),
         other => return Err(format!("a remove without a leader: {other:?}").into()),

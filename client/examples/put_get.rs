@@ -32,8 +32,8 @@ async fn main() -> ExitCode {
 /// Answers how the put went, the value and the size that came back, and whether there was something to remove.
 pub(crate) async fn run(masters: &str) -> Result<(Put, Bytes, u64, bool), Box<dyn Error>> {
     let client = Client::builder().masters(masters).connect().await?;
-    // Masters that do not answer are no error of `connect`: the client goes on looking for them by itself, and answers
-    // from its local cache meanwhile. There is nothing to show without them, though.
+    // `connect` succeeds even if no master answers: the client goes on looking for them by itself, and answers from its
+    // local cache meanwhile. There is nothing to show without them, though.
     if !client.connected(Duration::from_secs(10)).await {
         return Err(format!("no leader answers at {masters}: is a pool running there?").into());
     }
@@ -43,7 +43,8 @@ pub(crate) async fn run(masters: &str) -> Result<(Put, Bytes, u64, bool), Box<dy
     let put = client.put(KEY, VALUE).await?;
     println!("put {KEY}: {put:?}");
 
-    // A miss is no error: a pool of caches may have lost a store, and whoever asks knows how to compute the value.
+    // A miss is not an error: a cache may have evicted the object or lost a store, and the caller can compute the value
+    // again.
     let Some(value) = client.get(KEY).await? else {
         return Err(format!("{KEY} was put and is a miss").into());
     };

@@ -104,7 +104,7 @@ pub enum ConnectError {
     #[error("the list of masters is empty: name at least one as host:port")]
     NoMasters,
     /// An entry of the list is not an address.
-    #[error("the list of masters: {0}")]
+    #[error("the list of masters has an invalid entry: {0}")]
     Address(ParseAddressError),
     /// The tenant's name is too long.
     #[error("tenant name of {len} bytes: at most {max} are allowed")]
@@ -157,7 +157,7 @@ pub enum ConnectError {
     },
 }
 
-// These errors are told in full by the text of a `ConnectError`. As sources they would be printed twice.
+// The text of a `ConnectError` contains these errors. As sources they would be printed twice.
 
 impl From<ParseAddressError> for ConnectError {
     fn from(error: ParseAddressError) -> Self {

@@ -62,7 +62,7 @@ pub enum Replication {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Near {
-    /// None: stores with more free space.
+    /// No preference: stores with more free space first.
     #[default]
     Any,
     /// The host of this client, as the masters see its address.

@@ -177,7 +177,7 @@ fn locate<T: Item>(what: &'static str, items: &mut Vec<T>) -> Vec<(usize, Error)
 
 /// Puts the errors of items that were taken out among the results of the others.
 fn with_failed<R>(mut results: Vec<Result<R, Error>>, failed: Vec<(usize, Error)>) -> Vec<Result<R, Error>> {
-    // Those with lower indices are there already.
+    // All items with lower indices have been inserted by then.
     failed.into_iter().for_each(|(at, error)| results.insert(at, Err(error)));
     results
 }

@@ -33,7 +33,7 @@ pub struct Config {
     pub transport: Transports,
     /// RDMA devices to offer them with.
     pub rdma_devices: RdmaDevices,
-    /// How to use them.
+    /// Options of those devices.
     pub rdma_options: RdmaOptions,
 }
 
@@ -73,7 +73,7 @@ pub enum InvalidConfig {
     #[error("the list of masters is empty: name at least one, such as 10.0.0.1:50051")]
     NoMasters,
     /// An entry of the list of masters is not an address.
-    #[error("the list of masters: {0}")]
+    #[error("the list of masters has an invalid entry: {0}")]
     Masters(ParseAddressError),
     /// The advertised host is neither a name nor an IP address.
     #[error("the advertised host {given}: {why}")]

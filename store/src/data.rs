@@ -89,11 +89,11 @@ pub struct Totals {
     pub refusals: u64,
     /// Connections closed because the peer broke the protocol or stalled.
     pub broken_connections: u64,
-    /// Connections accepted.
+    /// Number of connections accepted.
     pub connections_opened: u64,
     /// Connections refused because the limit was reached.
     pub connections_refused: u64,
-    /// Connections closed.
+    /// Number of connections closed.
     pub connections_closed: u64,
 }
 
@@ -227,7 +227,7 @@ impl Data {
         if let Some(serving) = serving {
             drop(serving.stop);
             if serving.task.await.is_err() {
-                tracing::error!("the data server failed");
+                tracing::error!("the task that serves this store's memory panicked");
             }
             let mut before = self.before.lock();
             *before = before.plus(Totals::of(serving.server.counters()));
@@ -307,7 +307,7 @@ async fn keep_registering(segment: Weak<Segment>, rdma: Arc<Rdma>) {
         let register = move || segment.register(&devices);
         match tokio::task::spawn_blocking(register).await {
             Ok(Ok(())) => {
-                tracing::info!(segment = number, bytes, ?rdma, "registered a segment");
+                tracing::info!(segment = number, bytes, ?rdma, "registered a segment with the RDMA devices");
                 return;
             }
             Ok(Err(why)) if last.as_ref() != Some(&why) => {
@@ -318,7 +318,7 @@ async fn keep_registering(segment: Weak<Segment>, rdma: Arc<Rdma>) {
                 last = Some(why);
             }
             Ok(Err(_)) => {}
-            Err(failed) => tracing::error!(segment = number, %failed, "registering a segment failed"),
+            Err(failed) => tracing::error!(segment = number, %failed, "registering a segment panicked"),
         }
         tokio::time::sleep(pause).await;
         pause = REGISTER_AGAIN_MOST.min(pause * 2);
@@ -366,7 +366,7 @@ impl Served for Data {
             let segments = self.memory.segments();
             let renew = move || segments.iter().for_each(|segment| segment.renew());
             if self.runtime.spawn_blocking(renew).await.is_err() {
-                tracing::error!("the segments were not prepared");
+                tracing::error!("preparing the segments for a new epoch panicked; serving them all the same");
             }
             loop {
                 match self.begin(registration) {

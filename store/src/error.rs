@@ -28,7 +28,7 @@ pub enum StartError {
     Listen {
         /// The purpose of the port.
         port: Port,
-        /// The address.
+        /// Address that the store tried to listen on.
         address: SocketAddr,
         /// The system's error.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum StartError {
     },
 }
 
-// Its text is told in full by that of a `StartError`. As a source it would be printed twice.
+// The text of a `StartError` contains this error. As a source it would be printed twice.
 impl From<NoRdma> for StartError {
     fn from(why: NoRdma) -> Self {
         Self::Rdma(why)

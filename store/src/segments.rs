@@ -44,7 +44,7 @@ pub enum SegmentError {
         "no leader confirmed the change of segment {number} within {within:?}: the store goes on asking until one does"
     )]
     Pending {
-        /// The segment.
+        /// Number of the segment.
         number: SegmentNumber,
         /// Time of the wait.
         within: Duration,
@@ -53,7 +53,7 @@ pub enum SegmentError {
     #[error("the store has stopped")]
     Stopped,
     /// The allocation failed.
-    #[error("the allocation failed: {0}")]
+    #[error("cannot allocate the segment: {0}")]
     Failed(String),
 }
 

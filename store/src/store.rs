@@ -22,7 +22,7 @@ use crate::state::{Serving, StoreState, StoreStatus};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Surroundings {
-    /// Connects to masters.
+    /// Network over which the store connects to masters.
     pub network: Arc<dyn Network>,
     /// The monotonic clock.
     pub clock: Clock,
@@ -34,7 +34,7 @@ pub struct Surroundings {
 }
 
 impl Default for Surroundings {
-    /// TCP, the system's monotonic clock, no histograms, and a thread of its own for the calls to masters.
+    /// Uses TCP, the system's monotonic clock, no histograms, and a separate thread for the calls to masters.
     fn default() -> Self {
         Self {
             network: TcpNetwork::shared(),

@@ -6,7 +6,7 @@ pub struct TransportReport {
     pub name: &'static str,
     /// Whether it is offered.
     pub offered: bool,
-    /// How it is offered, or why it is not.
+    /// How the store offers the transport, or the reason why it does not.
     pub how: String,
     /// Bytes that clients read by it.
     pub bytes_read: u64,

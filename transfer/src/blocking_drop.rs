@@ -1,4 +1,4 @@
-//! Ends that take long, apart from the tasks of a runtime.
+//! Drops values that take long to free on a thread for blocking work, so that no task of a runtime waits for them.
 
 use std::ops::{Deref, DerefMut};
 

@@ -56,15 +56,15 @@ const fn multiply(a: u64, mut b: u64) -> u64 {
     product
 }
 
-/// Whether checksums are computed.
+/// Bytes of which a transfer computes checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sums {
-    /// Of all bytes.
+    /// All bytes.
     #[default]
     All,
-    /// Of bytes that are written. Those of reads are zero.
+    /// Written bytes only. The checksum of a read is zero.
     Writes,
-    /// Of none: all are zero.
+    /// No bytes: every checksum is zero.
     None,
 }
 

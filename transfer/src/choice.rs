@@ -4,7 +4,7 @@ use std::str::FromStr;
 /// Transports that a process uses besides the TCP connections that all need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transports {
-    /// All that there are, and TCP where they can't be used.
+    /// Every transport that this machine has, and TCP where the others can't be used.
     #[default]
     Auto,
     /// None.

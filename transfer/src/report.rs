@@ -1,4 +1,4 @@
-//! How bytes go between this process and the stores that it has called.
+//! Reports which transports carry bytes between this process and the stores that it has called.
 
 use mc_types::StoreId;
 
@@ -10,8 +10,8 @@ pub struct PeerReport {
     pub store: StoreId,
     /// Address of its memory.
     pub address: String,
-    /// The transports, the best one first. Bytes go by the first usable one, as far as this process knows; a few of them by TCP anyway,
-    /// because they are not worth more than a request.
+    /// The transports, the best one first. Bytes go by the first one that is usable, as far as this process knows. A
+    /// small transfer goes by TCP anyway, within its request or answer.
     pub transports: Vec<PeerTransport>,
 }
 
@@ -23,9 +23,10 @@ pub struct PeerTransport {
     pub name: &'static str,
     /// Whether bytes can go by it.
     pub usable: bool,
-    /// How it is used, or why it is not.
+    /// How the transport is used, or the reason why it is not.
     pub how: String,
-    /// Bytes of this process that went by it. For TCP these are all on the present connections, also requests.
+    /// Bytes of this process that the transport has carried. For TCP: all bytes on the present connections, requests
+    /// included.
     pub bytes: u64,
 }
 

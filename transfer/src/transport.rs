@@ -162,7 +162,7 @@ pub enum TransferError {
         /// How the connection broke.
         reason: String,
     },
-    /// The store moved no byte for the transport's stall timeout, so it is taken for dead.
+    /// The store moved no byte for the transport's stall timeout, so the transport treats it as dead.
     #[error("store {store} at {address} stalled: {reason}")]
     Stalled {
         /// The store.

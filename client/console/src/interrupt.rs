@@ -65,7 +65,7 @@ impl Interrupts {
         note(
             "interrupted: waiting for the calls in flight and removing the objects; interrupt again to leave them",
         );
-        // How far the work came does not matter any more.
+        // The progress of the work does not matter after an interrupt.
         self.until(work).await?;
         Err(Interrupted)
     }

@@ -120,7 +120,7 @@ fn print(text: &str) {
     keep_error(|out| writeln!(out, "{text}"));
 }
 
-/// Keeps the error of a write to standard output for [`lost`], so that a command goes on with what it changes.
+/// Keeps the error of a write to standard output for [`lost`], so that a command still completes its changes.
 fn keep_error(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) {
     let mut out = io::stdout().lock();
     note_lost(write(&mut out).and_then(|()| out.flush()));

@@ -41,7 +41,7 @@ pub fn mooncake(call: Call, code: Code) -> i32 {
 mod tests {
     use super::*;
 
-    /// Codes after which vLLM goes on.
+    /// Codes of failed gets after which vLLM continues.
     const SAFE_GETS: [i32; 9] = [-200, -600, -702, -703, -704, -705, -707, -900, -901];
     const SAFE_PUTS: [i32; 7] = [-200, -703, -704, -705, -900, -901, -1700];
 

@@ -42,7 +42,7 @@ pub struct Admin {
 pub struct MasterReport {
     /// The address that was asked.
     pub address: String,
-    /// Its answer.
+    /// Status that the master reported, or the error of the call.
     pub status: Result<MasterStatus, Error>,
 }
 

@@ -78,9 +78,9 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Members {
-    /// All of them.
+    /// All members of the cluster.
     pub members: Vec<Member>,
-    /// The leader.
+    /// Leader, if the answering master knows one.
     pub leader: Option<Leader>,
 }
 
@@ -133,7 +133,7 @@ pub struct TransportStatus {
     pub name: String,
     /// Whether the store offers it.
     pub offered: bool,
-    /// How it is offered, or why it is not.
+    /// How the store offers the transport, or the reason why it does not.
     pub how: String,
     /// Bytes that clients read by it since the store started.
     pub read: ByteSize,

@@ -156,7 +156,7 @@ impl<R: Joined> Lane<R> {
     }
 }
 
-/// The error of a call whose message was dropped: only the end of the client's runtime does that.
+/// The error of a call whose message was dropped: that happens only when the client's runtime ends.
 fn ended<R: Joined>() -> CallError {
     let error = Error::definite(R::NAME, Code::UnavailableInCurrentStatus, "this client", "it was closed");
     CallError::Failed(error.unknown())
@@ -251,7 +251,7 @@ impl<R: Joined> Message<R> {
         if let Ok(answer) = &answer {
             lane.apart.store(R::tells_apart(&answer.reply), Ordering::Relaxed);
         }
-        // The next message need not wait until this one's calls have theirs.
+        // Dropped first, so that the next message need not wait until the calls of this one have their answers.
         drop(self);
         for ((to, answer), started) in to.into_iter().zip(split::<R>(answer, &sizes)).zip(started) {
             let puts = if may_have_started(&answer) { started } else { Vec::new() };

@@ -32,7 +32,7 @@ pub(crate) struct Revokes {
     added: Notify,
 }
 
-/// A put to revoke, and when the masters will have ended it without.
+/// A put to revoke, and the time at which the masters end it anyway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abandoned {
     put: PutId,
@@ -41,9 +41,9 @@ pub(super) struct Abandoned {
 
 /// Puts that the leader has started for a call. They are revoked when this is dropped, unless they were settled.
 ///
-/// It exists from the leader's answer on, and whoever holds the answer holds it: the message's task, the channel to the call, or the
-/// call. So a put is revoked wherever the answer is dropped, and not before the leader has started it. A call that is sent in its
-/// caller's future holds it from before, since no task is left to take the answer if that future is dropped.
+/// It is created with the leader's answer and moves with it: from the message's task, through the channel, to the call.
+/// So a put is revoked wherever the answer is dropped, and not before the leader has started it. A call that is sent in
+/// its caller's future holds it from before, since no task is left to take the answer if that future is dropped.
 #[derive(Debug)]
 pub(crate) struct RevokeOnDrop {
     puts: Vec<PutId>,
@@ -88,7 +88,7 @@ impl Drop for RevokeOnDrop {
 }
 
 impl Revokes {
-    /// Adds puts.
+    /// Adds puts to revoke.
     pub(crate) fn add(&self, puts: &[PutId]) {
         if puts.is_empty() {
             return;
@@ -116,7 +116,7 @@ impl Revokes {
                     pace.reset();
                 }
                 Err(error) => {
-                    tracing::debug!(count = puts.len(), "puts were not revoked: {error}");
+                    tracing::debug!(count = puts.len(), "cannot revoke puts, trying again: {error}");
                     drop(unrevoked);
                     sleep(pace.wait()).await;
                     if mode.wait_for(|mode| matches!(mode, ClientMode::Leader(_))).await.is_err() {

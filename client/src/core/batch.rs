@@ -15,7 +15,7 @@ pub(crate) const IN_FLIGHT: usize = 4;
 /// Cost of one item against the limits of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
-    /// Encoded bytes.
+    /// Bytes of the item in the encoded request.
     pub(crate) request: usize,
     /// Bytes of its value if a transfer follows the request, else 0.
     pub(crate) payload: u64,

@@ -131,10 +131,10 @@ impl Core {
         self.leader.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await
     }
 
-    /// Revokes the puts that calls have given up, until the last handle of the client is `dropped`.
+    /// Revokes the puts that calls have abandoned, until the last handle of the client is `dropped`.
     ///
-    /// A call may go on for a while when the client is `closed`, for example as long as its store writes. The put that it then gives
-    /// up comes after those that are left at the close.
+    /// A call may go on for a while when the client is `closed`, for example as long as its store writes. If it then
+    /// abandons its put, that is revoked after the puts that were left when the client was closed.
     pub(crate) async fn revoke_abandoned(self, closed: CancellationToken, dropped: CancellationToken) {
         closed.run_until_cancelled(self.revokes.run(&self.leader, &self.tenant, self.call_timeout)).await;
         loop {

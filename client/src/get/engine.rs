@@ -53,8 +53,8 @@ pub(crate) struct PendingGet<'a> {
     destination: Destination<'a>,
     /// The whole of a doubtful object, out of which the destination is filled once the checksum was compared.
     copy: Option<Destination<'a>>,
-    /// That copy, once it was compared, if the destination is a device's. It is copied there when nothing is being read: other
-    /// reads may hold the buffers for that, and would stand still meanwhile.
+    /// The checked copy, if the destination is memory of a device. It is moved there when no read is under way: reads
+    /// may hold the buffers that this needs, and would stall meanwhile.
     checked: Option<Bytes>,
     pub(crate) result: Option<GetResult>,
     source: Source,
@@ -95,7 +95,7 @@ enum Unread {
     /// The lease ended first: other calls had the connections, or the object is large. This does not count as a
     /// failure.
     Expired,
-    /// A replica could not be read. After the leader is asked again, another one may work, or this one.
+    /// A replica could not be read. After the leader is asked again, another replica may work, or the same one.
     Failed,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn report_mismatch(core: &Core, key: &Bytes, version: PutId, store: S
     let (leader, deadline) = (core.leader.clone(), Instant::now() + core.call_timeout);
     core.leader.runtime.spawn(async move {
         if let Err(error) = leader.call(&request, deadline, Repeat::Freely).await {
-            tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
+            tracing::debug!("cannot report a wrong checksum: {}", error.into_error("report mismatch"));
         }
     });
 }

@@ -54,7 +54,7 @@ pub enum Pin {
         /// Time until the pin ends.
         left: Duration,
     },
-    /// Never evicted.
+    /// Hard pin: the object is never evicted.
     Hard,
 }
 

@@ -1,8 +1,8 @@
 //! Existence checks: which keys have an object, of which size.
 //!
-//! The keys of a request are packed into one piece of memory, and so are the answers. Masters of older builds know neither: those of
-//! this one say in each answer that they do, so the first request of a client is not packed. If an older master leads later, it
-//! answers a packed request as one without keys, and is asked again.
+//! The keys of a request are packed into one piece of memory, and so are the answers. Masters of older builds support
+//! neither. Masters that do say so in each answer, so the first request of a client is not packed. If an older master
+//! leads later, it answers a packed request as one without keys, and is asked again.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -92,7 +92,7 @@ impl Packed {
         self.lengths.iter().map(move |len| rest.split_to(rest.len().min(*len as usize)))
     }
 
-    /// Returns the keys as a request has them.
+    /// Converts the keys to a request, packed or as a list.
     fn into_request(self, packed: bool) -> BatchExistRequest {
         if packed {
             let Self { bytes: keys, lengths } = self;

@@ -15,12 +15,12 @@ const TYPICAL_ENTRIES: usize = 1 << 10;
 /// Bytes copied between two yields to other tasks.
 const PIECE: usize = 1 << 20;
 
-/// The memory of a store in this process, with an account of the objects that lie there. It answers gets while no
-/// leader is in reach.
+/// Memory of a store in this process, with a record of the objects that lie there. It answers gets while no leader is
+/// in reach.
 ///
-/// Without a leader nothing keeps the account right. The store may have been given up, and its memory may hold
-/// something else now or at any moment. So a read counts only if the checksum of the copy that is handed out is the one
-/// that the writer recorded.
+/// Without a leader the record may be wrong: the masters may have dropped the store, and its memory may hold other
+/// objects at any moment. So a read counts only if the checksum of the copy that is handed out is the one that the
+/// writer recorded.
 #[derive(Debug)]
 pub(crate) struct Embedded {
     store: StoreId,

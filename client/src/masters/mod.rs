@@ -165,7 +165,8 @@ impl Masters {
         }
     }
 
-    /// Returns the channel to a master. Its connection belongs to the client's runtime, whoever needs it first.
+    /// Returns the channel to a master. Its connection belongs to the client's runtime, regardless of which thread
+    /// opens it.
     ///
     /// # Errors
     /// When `address` is not a host and a port.
@@ -333,7 +334,8 @@ impl Masters {
         self.learn(|known| known.give_up(leader, self.silent_since(leader, since)));
     }
 
-    /// Doubts the leader, which has not answered a message sent at `since`, so that it is asked whether it still leads.
+    /// Marks the leader as doubtful, because it did not answer a message sent at `since`. The search then asks it
+    /// whether it still leads.
     pub(crate) fn doubt(&self, leader: &Leader, since: Instant) {
         self.learn(|known| {
             if known.view.current().is_some_and(|current| current.same_term(leader)) {

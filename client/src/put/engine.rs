@@ -139,7 +139,8 @@ impl<'c> PutBatch<'c> {
             .map(|at| {
                 let result = results[sent[at]].clone().unwrap_or_else(|| Err(nonsense("put")));
                 match result {
-                    // Of several if-absent puts of one key in a batch the first stores, and the others find its object.
+                    // Among several put-if-absents of one key in a batch, the first stores the object and the others
+                    // find it.
                     Ok(Put::Stored) if sent[at] != at && keep == Keep::First => Ok(Put::AlreadyExists),
                     other => other,
                 }

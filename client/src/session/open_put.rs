@@ -117,8 +117,8 @@ impl OpenPut {
         self.progress.lock().coverage.abandoned(range.offset, checksum);
     }
 
-    /// Records how the write of a range went. The range is written if a replica has it that has every other range, too.
-    /// A replica that lacks it is given up.
+    /// Records the outcome of the write of a range. The write succeeds if at least one replica has this range and all
+    /// earlier ones. A replica that lacks the range is dropped from the put.
     pub(super) fn wrote(&self, range: ByteRange, mut answers: WriteResults) -> Result<(), Error> {
         let mut progress = self.progress.lock();
         let (mut written, mut here) = (None, None);
@@ -173,8 +173,8 @@ impl OpenPut {
         progress.ends > 1
     }
 
-    /// Notes and returns the result of ending the put. Only one that says that the put is over settles it; after any other the session
-    /// goes on. An error is definite only if no other call may have ended the put.
+    /// Notes and returns the result of ending the put. Only a result that says that the put is over settles it; after
+    /// any other result the session stays open. An error is definite only if no other call may have ended the put.
     pub(super) fn ended(&self, result: Result<Put, Error>) -> Result<Put, Error> {
         if result.is_ok() {
             self.unended.lock().disarm();

@@ -13,9 +13,9 @@ use crate::{ByteRange, Error};
 
 /// A version of an object as a stream of bytes, for code that copies between objects, files and sockets.
 ///
-/// It reads from the stores in pieces of 1 MiB, one after the other, and copies them once: [`GetSession::read_into`] is faster for
-/// large ranges. [`AsyncBufRead`] gives the pieces out without that copy, as in `tokio::io::copy_buf`. A seek asks nobody; beyond the
-/// end there is nothing to read.
+/// It reads from the stores in pieces of 1 MiB, one after the other, and copies them once: [`GetSession::read_into`] is
+/// faster for large ranges. [`AsyncBufRead`] gives the pieces out without that copy, as in `tokio::io::copy_buf`. A
+/// seek makes no call; beyond the end there is nothing to read.
 ///
 /// All bytes are of the session's version. An error is an [`io::Error`] with the [`Error`] in it (`io::Error::downcast`). No byte is lost
 /// to an error: another read tries the same piece again. The errors are those of [`GetSession::read`].

@@ -219,7 +219,7 @@ async fn renew(core: Core, pins: Vec<Weak<Pinned>>, until: Instant) {
             .into_iter()
             .find_map(Result::err);
         if let Some(error) = failed {
-            tracing::debug!("a lease was not renewed: {error}");
+            tracing::debug!("cannot renew the read lease of a session, trying again: {error}");
         } else {
             pace.reset();
         }

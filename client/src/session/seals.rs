@@ -30,7 +30,7 @@ pub(super) struct Seals<'s, F> {
 struct UnsealedPut {
     /// Numbers of the replicas without an answer.
     unanswered: Vec<u32>,
-    /// Time at which those are given up: set once another one is sealed.
+    /// Time at which the replicas without an answer are dropped: set once another replica is sealed.
     give_up_at: Option<Instant>,
 }
 

@@ -22,7 +22,7 @@ struct StoreWrites<'w> {
 /// Destination of a write: index of the item, number of the replica, and offset of the range.
 pub(super) type Target = (usize, u32, u64);
 
-/// Writes by grant.
+/// Writes to do, by the grant that permits them.
 #[derive(Default)]
 pub(super) struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
 

@@ -12,10 +12,11 @@ use crate::{Error, Put};
 
 /// An object that is put as a stream of bytes, for code that copies between objects, files and sockets.
 ///
-/// It collects bytes and writes them to the stores in pieces of 1 MiB; a flush writes no shorter one, because nobody sees it. `shutdown`
-/// writes the rest and [finishes](PutSession::finish) the put, which makes the object visible. The object has the size that its session was opened with:
-/// writes beyond it fail with [`InvalidInput`](io::ErrorKind::InvalidInput), and a shutdown before it fails with `INVALID_PARAMS`
-/// and can be repeated once the missing bytes are written.
+/// It collects bytes and writes them to the stores in pieces of 1 MiB; a flush writes no shorter piece, because no
+/// reader could see it yet. `shutdown` writes the rest and [finishes](PutSession::finish) the put, which makes the
+/// object visible. The object has the size that its session was opened with: writes beyond it fail with
+/// [`InvalidInput`](io::ErrorKind::InvalidInput), and a shutdown before it fails with `INVALID_PARAMS` and can be
+/// repeated once the missing bytes are written.
 ///
 /// Dropping the writer before a shutdown has succeeded gives the put up and frees its space: nobody ever sees a part of an object. If a shutdown was
 /// under way, or failed with an unknown outcome, the object may be there, whole.
@@ -113,7 +114,7 @@ impl ObjectWriter {
 impl AsyncWrite for ObjectWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // A write that has begun is waited for: nobody would drive it while the caller waits for more bytes.
+        // Wait for a write that has begun: no task would drive it while the caller waits for more bytes.
         ready!(this.poll_pieces(PIECE, cx))?;
         let left = this.session.size() - this.position();
         let room = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE - this.piece.len());

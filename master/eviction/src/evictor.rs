@@ -71,7 +71,7 @@ pub struct EvictionGoal {
 /// Objects chosen for one eviction. Their versions are marked in the leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Victims {
-    /// The objects.
+    /// Objects to evict.
     pub items: Vec<EvictItem>,
     /// Order of the put of each (see [`mc_index::allocation_order`]).
     pub put_orders: Vec<u64>,
@@ -144,11 +144,11 @@ struct Tracked {
     /// Hash of its key, or of its group.
     hash: KeyHash,
     is_group: bool,
-    /// Epoch of reuse that is noted in the index, or waits to be.
+    /// Epoch of the last reuse that the index records, or will record with the next note.
     noted: u32,
 }
 
-/// Where a unit is.
+/// Position of a unit in the orders.
 #[derive(Clone, Copy, Debug)]
 struct UnitPosition {
     order: u32,
@@ -602,7 +602,7 @@ enum CandidateOutcome {
     Gone,
     /// It stays, because an object is leased or a put is about to join the group.
     Leased,
-    /// It stays aside.
+    /// The unit is set aside until its stores count again.
     Aside,
 }
 

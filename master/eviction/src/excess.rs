@@ -6,9 +6,9 @@ use mc_types::StoreId;
 /// Bytes and objects to evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excess {
-    /// Bytes of replicas.
+    /// Bytes of replicas to evict.
     pub bytes: u64,
-    /// Objects.
+    /// Number of objects to evict.
     pub objects: u64,
 }
 

@@ -19,7 +19,7 @@ const CHUNK: usize = 4096;
 /// A hash table in parts, each of which grows by itself.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// None before the first insert, one while there are few items.
+    /// Parts of the table: none before the first insert, one while there are few items.
     parts: Vec<HashTable<T>>,
 }
 

@@ -27,7 +27,7 @@ struct Calls {
 }
 
 impl Hits {
-    /// No hits.
+    /// Creates an empty collection of hits.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

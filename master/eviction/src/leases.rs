@@ -41,7 +41,7 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// No leases.
+    /// Creates an empty set of leases.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -42,8 +42,8 @@ const LEAST_SHARE: u64 = WHOLE / 20;
 /// its share grows. A hit near the end of the reused queue would have been lost, had that queue been a little shorter,
 /// so the share of the other shrinks. A put of any ghost enters the reused queue, because it is the second use.
 ///
-/// Each operation takes constant time, besides the growth of a small part of a table. The capacity is not told: the policy evicts
-/// when it is asked to. The order is the same for the same calls: nothing is random.
+/// Each operation takes constant time, besides the growth of a small part of a table. The policy does not know the
+/// capacity: it evicts when it is asked to. The order is the same for the same calls: nothing is random.
 #[derive(Debug)]
 pub struct Policy<T> {
     slots: Chunks<Slot<T>>,
@@ -187,7 +187,7 @@ impl<T> Policy<T> {
         u32::try_from(self.once_share).unwrap_or(u32::MAX)
     }
 
-    /// Sets the share of the once-seen queue, of 2^32.
+    /// Sets the share of the once-seen queue, in units of 2^-32.
     pub fn set_once_share(&mut self, share: u32) {
         self.once_share = u64::from(share).clamp(LEAST_SHARE, WHOLE - LEAST_SHARE);
     }
@@ -473,7 +473,7 @@ struct Ghosts {
     numbers: Table<u32>,
 }
 
-/// An evicted unit.
+/// An evicted unit that the policy remembers.
 struct Ghost {
     was_once: bool,
     /// Number of units evicted since.

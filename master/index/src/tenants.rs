@@ -23,7 +23,7 @@ impl Quota {
 /// Objects or puts of a tenant. Bytes are those of all replicas, each rounded up to the alignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Number of them.
+    /// Number of objects or puts.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -114,7 +114,8 @@ async fn compare(dir: &Path, bytes: usize, batch: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The least that a durable log can do, on a thread of its own: encode, one write, one sync, for each batch.
+/// Baseline of the benchmark: the minimal work of a durable log, on a thread of its own. For each batch it encodes,
+/// writes once and syncs once.
 struct PlainFile {
     batches: mpsc::Sender<(Vec<Entry>, oneshot::Sender<std::io::Result<()>>)>,
     next: u64,
@@ -210,7 +211,7 @@ impl Log {
 }
 
 fn entry(index: u64, bytes: usize) -> Entry {
-    // Not compressible to nothing, and different from entry to entry.
+    // Bytes that do not compress well and differ between entries.
     let mut body = vec![0; bytes];
     let mut word = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for chunk in body.chunks_mut(8) {

@@ -67,21 +67,21 @@ pub enum Damage {
     Middle {
         /// The damaged record's first index.
         index: u64,
-        /// The defect.
+        /// Description of the defect.
         what: String,
         /// The index of an intact record after it.
         intact: u64,
     },
     /// The log ends before what was known to be durable.
     EndsEarly {
-        /// Where it now ends: entries below this index are there.
+        /// Index after the last entry that is present.
         next: u64,
         /// Entries below this index were durable.
         durable: u64,
     },
     /// The log ends before an entry it had noted as committed.
     Uncommitted {
-        /// Where it now ends: entries below this index are there.
+        /// Index after the last entry that is present.
         next: u64,
         /// The index that was committed.
         committed: u64,
@@ -106,12 +106,12 @@ pub enum Damage {
     Record {
         /// Name of the record.
         name: &'static str,
-        /// The defect.
+        /// Description of the defect.
         what: String,
     },
     /// The database under the log does not open.
     Engine {
-        /// The database's message.
+        /// Error message of the database.
         what: String,
     },
 }

@@ -40,8 +40,8 @@ pub(super) async fn status(services: &Services) -> v1::StatusReply {
     status_as(services, leading.as_deref())
 }
 
-/// Status for the gauges and probes of this master. It trusts the lease unchecked, since these are about the master
-/// itself and nobody reads the pool from them.
+/// Status for the gauges and probes of this master. It trusts the lease without a check, because gauges and probes
+/// describe this master and not the content of the pool.
 pub(super) fn own_status(services: &Services) -> v1::StatusReply {
     status_as(services, services.coordinator.on_duty().as_deref())
 }
@@ -85,7 +85,8 @@ fn store_status(
     segments: impl Iterator<Item = SegmentView>,
     leading: Option<&Leading>,
 ) -> v1::StoreStatus {
-    // As the store is offered now. A fresh look at its heartbeats could show a state that nobody has been told yet.
+    // Report the state that clients were told. A fresh look at the heartbeats could show a state that no watcher has
+    // got yet.
     let state = match leading.map(|leading| leading.is_suspect(store.store)) {
         Some(false) => "alive",
         Some(true) => "suspect",

@@ -32,8 +32,8 @@ const MOST_BYTES: usize = 256 << 20;
 /// Paths of calls that change nothing and may have large replies.
 ///
 /// These calls may be refused after the work, and they leave a quarter of the room to all other calls, so that stalled
-/// readers keep nobody from putting. Replies to other calls are counted and never refused, because the caller must
-/// learn what was done. At worst, the replies to all requests for which there was room exceed the limit.
+/// readers can't block puts. Replies to other calls are counted and never refused, because the caller must learn what
+/// was done. At worst, the replies to all requests for which there was room exceed the limit.
 const READS: [&str; 4] = ["/BatchExist", "/BatchGet", "/BatchDescribe", "/ListKeys"];
 
 /// Path of the call that carries a store's heartbeats, one request that never ends.

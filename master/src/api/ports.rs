@@ -37,7 +37,8 @@ impl Shares {
     }
 }
 
-/// Returns the most HTTP requests that are passed on to the leader at a time, each over a connection of its own.
+/// Returns the maximum number of HTTP requests that are passed on to the leader at a time, each over a connection of
+/// its own.
 pub(crate) fn passed_on() -> usize {
     passed_on_of(descriptor_limit())
 }

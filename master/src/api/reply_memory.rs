@@ -55,7 +55,7 @@ impl ReplyMemory {
         let units = u32::try_from(size.most() / UNIT).unwrap_or(u32::MAX);
         Reserved(match size {
             ReplySize::Small => None,
-            // It fails only once it is closed, which nobody does.
+            // Acquiring fails only on a closed semaphore, and this one is never closed.
             ReplySize::Large => self.memory.clone().acquire_many_owned(units).await.ok(),
         })
     }
@@ -85,10 +85,10 @@ impl Reserved {
     }
 }
 
-/// An answer on its way.
+/// An answer that is being sent.
 ///
-/// The server copies what it gets into a buffer of its own and drops it, so it gets pieces: else the room would be free while the
-/// copy waits for a peer that does not read.
+/// The server copies each piece into a buffer of its own and then drops the piece. Given the whole answer at once, it
+/// would free the room while its copy still waits for a peer that does not read.
 struct Pieces {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,

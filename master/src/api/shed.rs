@@ -28,7 +28,7 @@ const STRAINED: Duration = Duration::from_millis(50);
 /// Interval between two measurements of that wait.
 const PROBE: Duration = Duration::from_millis(50);
 /// Calls of one kind that are answered each second in spite of a shortage. They serve a whole fleet in some seconds,
-/// for a tenth of a core. Without them, nobody would find the leader on a machine that has other work.
+/// for a tenth of a core. Without them, no client or store would find the leader on a machine that has other work.
 const FLOOR: f64 = 400.0;
 /// Calls of one kind that are answered at once after a pause.
 const BURST: f64 = 100.0;

@@ -17,7 +17,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) type Resolver =
     Arc<dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// The system's resolver.
+/// Returns the resolver of the operating system.
 #[must_use]
 pub(crate) fn system_resolver() -> Resolver {
     Arc::new(|address| Box::pin(async move { mc_net::resolve(&address).await }))
@@ -49,7 +49,7 @@ pub enum PeersError {
         records.len(), list(records)
     )]
     SeveralRecords {
-        /// The name.
+        /// Name with several records.
         name: HostPort,
         /// Its records.
         records: Vec<HostPort>,

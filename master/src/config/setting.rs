@@ -12,7 +12,7 @@ pub(crate) struct Setting {
     /// Its effect, in a line.
     pub(crate) help: &'static str,
     read: fn(&Settings) -> String,
-    /// How it is changed; `None` if it is fixed when the cluster forms.
+    /// Change of the setting while the cluster runs; `None` if it is fixed when the cluster forms.
     change: Option<Change>,
 }
 

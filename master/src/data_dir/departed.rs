@@ -1,8 +1,8 @@
 //! The mark of a master that has left: its next start begins empty.
 //!
-//! A master with `--ephemeral` gives up its vote before it stops ([`mc_raft::Departure`]). Only then it marks its directory.
-//! The mark in front of the departure would be a risk: two masters that stop at the same moment would both be marked while
-//! both vote, and their deaths would cost two disks of three.
+//! A master with `--ephemeral` gives up its vote before it stops ([`mc_raft::Departure`]). Only then it marks its
+//! directory. Marking it before the departure would be a risk: two masters that stop at the same moment would both be
+//! marked while both vote, and their deaths would cost two disks of three.
 //!
 //! # If the process dies at any of these steps
 //!
@@ -45,7 +45,7 @@ pub(crate) fn begin_empty(dir: &DirectoryLock) -> Result<bool, IdentityError> {
     let dir = dir.path();
     let path = dir.join(NAME);
     let Some(marked) = FILE.read(&path)? else { return Ok(false) };
-    // No identity: the last attempt has deleted it.
+    // A missing identity was deleted by the previous attempt.
     let is_of = |identity: &IdentityFile| {
         identity.belonging().is_some_and(|belonging| marked == body(identity.node(), belonging.cluster))
     };

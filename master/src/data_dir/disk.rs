@@ -1,8 +1,8 @@
 //! Watch over the free space on the disk of the data directory.
 //!
 //! A master whose log cannot be written ends, and the disks of a cluster tend to fill at the same time. So a leader
-//! stops starting puts while there is still room for what it must write anyway: two snapshots and the log. Everything
-//! that ends, frees or reads something goes on.
+//! stops starting puts while there is still room for what it must write anyway: two snapshots and the log. Calls that
+//! end puts, free memory or read are still served.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

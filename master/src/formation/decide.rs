@@ -355,8 +355,9 @@ fn formed_elsewhere(
             return Ok(Some(Decision::Join(belonging)));
         }
     }
-    // Joining an id is safe whoever reports it, because a node has no say in a cluster whose members do not name it. It
-    // still takes most of the list, or a leader's call for this very id, so that a stray answer cannot claim a node.
+    // Joining a cluster id is safe regardless of who reports it, because a node has no say in a cluster whose members
+    // do not name it. It still takes most of the list, or a leader's call for this very id, so that a stray answer
+    // cannot claim a node.
     let joinable = formed.iter().map(|(_, cluster)| *cluster).find(|cluster| {
         let by = formed.iter().filter(|(_, other)| other == cluster).count();
         2 * by > own.list.masters || (agree && own.called == Some(*cluster))

@@ -30,11 +30,11 @@ pub enum FormationError {
         "the masters at {first} and {second} both have node id {node}: a data directory was copied; empty the copy"
     )]
     CopiedIdentity {
-        /// One of them.
+        /// First of the two masters.
         first: HostPort,
-        /// The other.
+        /// Second of the two masters.
         second: HostPort,
-        /// Their id.
+        /// Node id of both.
         node: NodeId,
     },
     /// A peer and this node have no protocol version in common.
@@ -48,9 +48,9 @@ pub enum FormationError {
         address: HostPort,
         /// Its build.
         software: String,
-        /// Its versions.
+        /// Protocol versions that the peer speaks.
         theirs: String,
-        /// This node's versions.
+        /// Protocol versions that this node speaks.
         ours: String,
     },
     /// A listed address is held by a master of another cluster.
@@ -61,9 +61,9 @@ pub enum FormationError {
     Foreign {
         /// The peer.
         address: HostPort,
-        /// Its cluster.
+        /// Cluster of the peer.
         theirs: ClusterId,
-        /// This node's.
+        /// Cluster of this node.
         ours: ClusterId,
     },
     /// `--single` on a node that was taken in by a cluster and holds none of its data.

@@ -106,7 +106,7 @@ impl FormationService {
     /// None; the service trait requires a result.
     pub(crate) async fn meet(&self, request: MeetRequest) -> Result<MeetReply, Status> {
         let belonging = self.identity.lock().await.belonging();
-        tracing::debug!(from = ?NodeId::from_bytes(&request.node_id), formed = request.formed, "met");
+        tracing::debug!(from = ?NodeId::from_bytes(&request.node_id), formed = request.formed, "a master called Meet");
         self.note_claim(&request);
         let shown = self.shown.lock();
         Ok(MeetReply {
@@ -208,7 +208,7 @@ impl FormationService {
             return Ok(Some(reason));
         }
         let (cluster, founder) = (call.cluster, call.from);
-        // Runs on a thread of its own and keeps the lock, so that a caller that goes away cannot cut it short.
+        // Runs on a thread of its own and keeps the lock, so that it completes even if the caller disconnects.
         in_background(move || guard.belong(Belonging { cluster, founder: Some(founder) })).await?;
         tracing::info!(%cluster, %founder, "agreed to found a cluster");
         Ok(None)

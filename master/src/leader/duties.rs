@@ -180,7 +180,7 @@ fn log_failure(what: &str, outcome: Result<(), Refusal>) {
     match outcome {
         // Losing the leadership ends these duties; the next leader does them.
         Ok(()) | Err(Refusal::NotLeader { .. }) => {}
-        Err(refusal) => tracing::warn!(%refusal, "{what} was not committed; trying again"),
+        Err(refusal) => tracing::warn!(%refusal, "{what} was not committed, trying again"),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::leader::members::MemberState;
 use crate::leader::services::Services;
 use crate::leader::term::{KnownLeader, Leading};
 
-/// Time between two looks at the members. A master that moves is told to the watchers that much later.
+/// Time between two checks of the members. Watchers hear of a master that moved with up to this delay.
 const MEMBERS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time after which a watcher gets the same event again if there is no news, so that its view is never older than that.
@@ -35,7 +35,7 @@ const LONGEST_STORE_NEWS: Duration = Duration::from_secs(2);
 const MOST_NEWS: usize = 64;
 
 /// Returns the time between two store events to one watcher. It keeps stores that come and go again and again from
-/// taking the leader's CPU. The first change after a pause is told at once.
+/// taking the leader's CPU. The first change after a pause is sent at once.
 fn store_news_interval(watchers: usize, stores: usize) -> Duration {
     let of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let event = STORE_NEWS_OF_ONE + STORE_NEWS_OF_A_STORE * of(stores.min(MOST_NEWS));
@@ -106,7 +106,7 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
         let mut changes = (!leader_only).then(|| services.stores.changes());
         let mut members = services.addresses.subscribe();
         let mut told = WatcherProgress::default();
-        // Who leads is told at once, even if it takes a round trip to tell about the stores, too.
+        // Report the leader at once, even if the state of the stores takes another round trip.
         let mut patient = false;
         loop {
             // Marked as seen before they are read: a change in between comes as the next event.
@@ -117,8 +117,8 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
                 None => None,
                 Some(changes) => {
                     changes.borrow_and_update();
-                    // Every watcher of an unsure leader would ask for a quorum of its own. So ask only under the policy
-                    // that has no other way to tell.
+                    // Each watcher would cost an unsure leader a quorum round trip. So ask only under the read policy
+                    // that has no lease.
                     let ask = patient && coordinator.read_policy() == ReadPolicy::ReadIndex;
                     let leading = if ask { coordinator.lead_soon().await } else { coordinator.lead_now() };
                     // A leader that is unsure at this moment has more to say shortly.
@@ -159,7 +159,7 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
 }
 
 impl WatcherProgress {
-    /// Returns the next event for the watcher and records it as told.
+    /// Returns the next event for the watcher, and records it as sent.
     fn next(&mut self, services: &Services, leading: Option<&Leading>) -> WatchEvent {
         let mut event = WatchEvent {
             leader: services.coordinator.leader(),

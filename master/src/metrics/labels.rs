@@ -63,7 +63,7 @@ pub(super) const RPCS: [(Rpc, &str); 26] = [
     (Rpc::FinishUpgrade, "finish_upgrade"),
 ];
 
-/// How the members changed, as the label `change`.
+/// Change of a member, as the label `change`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberChange {
     /// Taken in, without a vote yet.

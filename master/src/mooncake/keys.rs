@@ -17,7 +17,7 @@ use super::forward::{NEXT, PassableRequest, on_leader};
 use crate::api::{Api, ReplySize};
 use crate::leader::{Described, Refusal, Services};
 
-/// Tenant of keys that are asked for without one.
+/// Tenant of requests that name none.
 const DEFAULT_TENANT: &str = "";
 /// Most keys on a page, and the number of keys on a page that names none.
 const PAGE_KEYS: usize = 10_000;

@@ -26,7 +26,7 @@ struct Entry {
     key: String,
 }
 
-/// Returns the route.
+/// Returns the route `/metadata`, under which Mooncake's engines keep key-value pairs.
 pub(super) fn routes(api: Arc<Api>) -> Router {
     Router::new().route("/metadata", get(serve).put(serve).delete(serve)).with_state(api)
 }

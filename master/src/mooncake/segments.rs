@@ -99,7 +99,7 @@ pub(super) async fn get_all_segments(State(api): State<Arc<Api>>, asked: Passabl
     or_unavailable(on_leader(&api, &asked, ReplySize::Large, names).await)
 }
 
-/// `/get_segments_detail`.
+/// Serves `/get_segments_detail`.
 pub(super) async fn get_segments_detail(State(api): State<Arc<Api>>, asked: PassableRequest) -> Response {
     let details = async |services| {
         let segments = mounted(services).await?;
@@ -147,7 +147,7 @@ struct Status {
     error_message: &'static str,
 }
 
-/// `/api/v1/segments/status?segment=NAME`.
+/// Serves `/api/v1/segments/status?segment=NAME`.
 pub(super) async fn segment_status(
     State(api): State<Arc<Api>>,
     Query(Name { segment: name }): Query<Name>,

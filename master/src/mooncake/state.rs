@@ -20,7 +20,7 @@ pub(super) enum RuntimeState {
     CatchingUp,
     /// Leads, and can't tell yet whether a majority follows.
     LeaderWarmup,
-    /// Leads.
+    /// Leads and serves calls.
     Serving,
 }
 
@@ -115,18 +115,18 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Json<Health> {
     })
 }
 
-/// `/leader`.
+/// Serves `/leader`: who leads, as JSON.
 pub(super) async fn leader(State(api): State<Arc<Api>>) -> Json<Leader> {
     let leader = LeaderView::of(&api);
     Json(Leader { present: leader.leader_address.is_some(), leader })
 }
 
-/// `/role`.
+/// Serves `/role`: the role of this master, as one word.
 pub(super) async fn role(State(api): State<Arc<Api>>) -> Response {
     word(RuntimeState::of(&api).role())
 }
 
-/// `/ha_status`.
+/// Serves `/ha_status`: Mooncake's name for the state of this master.
 pub(super) async fn ha_status(State(api): State<Arc<Api>>) -> Response {
     word(RuntimeState::of(&api).name())
 }

@@ -60,7 +60,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// `/metrics/summary`.
+/// Serves `/metrics/summary`: a summary of the metrics, as text.
 pub(super) async fn metrics_summary(State(api): State<Arc<Api>>) -> Response {
     (TEXT, summary(&api)).into_response()
 }

@@ -40,7 +40,7 @@ fn ignored_flags(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<IgnoredF
     let differing = SETTINGS.iter().filter(|setting| setting.value(&ours) != setting.value(cluster));
     differing
         .filter_map(|setting| {
-            // Not every setting has a flag.
+            // Settings without a flag are skipped.
             let origin = given.origin(setting.name).filter(|origin| **origin != Origin::Default)?.clone();
             let (value, cluster) = (setting.value(&ours), setting.value(cluster));
             Some(IgnoredFlag { flag: setting.name, value, origin, cluster })

@@ -24,7 +24,8 @@ use crate::metrics::MasterMetrics;
 
 /// Longest wait for a previous process that still holds the data directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Time between giving up the leadership and closing, in which late callers are told who leads.
+/// Time between the hand-over of leadership and closing. Until then late callers still get the address of the new
+/// leader.
 const LINGER: Duration = Duration::from_millis(100);
 /// Time for streams and calls that are still open at the end.
 const DRAIN: Duration = Duration::from_millis(300);

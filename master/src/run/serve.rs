@@ -38,7 +38,7 @@ impl Tasks {
         let stop = self.stop.clone();
         self.environment.raft.spawn(async move {
             if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
-                tracing::error!("the Raft port is closed: {error}");
+                tracing::error!("serving the Raft port failed, and the port is closed: {error}");
             }
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
@@ -60,7 +60,7 @@ impl Tasks {
                 .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())
                 .await;
             if let Err(error) = served {
-                tracing::error!("the client port is closed: {error}");
+                tracing::error!("serving the client port failed, and the port is closed: {error}");
             }
         });
         let args = &self.config.args;
@@ -80,7 +80,7 @@ impl Tasks {
         self.tracker.spawn(async move {
             let served = mc_process::http::serve(listener, routes, HTTP_LIFETIME, stop.cancelled_owned());
             if let Err(error) = served.await {
-                tracing::error!("the {name} port is closed: {error}");
+                tracing::error!("serving the {name} port failed, and the port is closed: {error}");
             }
         });
     }

@@ -165,7 +165,7 @@ impl Tasks {
             ClusterView { members, led: services.raft.leadership().borrow().leader.is_some() }
         };
         tokio::select! {
-            // Raft stops if the log fails, and only the log knows why. So the log is asked first.
+            // Check the log first: Raft stops when the log fails, and only the log knows the reason.
             biased;
             () = self.stop.cancelled() => Ok(()),
             failure = log.failed() => Err(StartError::Failed(failure.to_string())),
@@ -207,7 +207,9 @@ async fn note_formed(formation: Arc<FormationService>, raft: Arc<RaftNode>, stop
             return;
         }
         while let Err(error) = formation.record_formed().await {
-            tracing::warn!("could not record that this master has data, trying again: {error}");
+            tracing::warn!(
+                "cannot record in the identity file that this master has data, trying again: {error}"
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };

@@ -30,7 +30,7 @@ struct ByAddress {
 /// A channel to a master, numbered in the order of creation.
 #[derive(Clone, Debug)]
 pub struct MasterChannel {
-    /// Calls the master.
+    /// gRPC client of the master.
     pub client: MasterClient<Channel>,
     number: u64,
 }

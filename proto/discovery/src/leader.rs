@@ -4,11 +4,11 @@ use mc_types::NodeId;
 /// A leader, as a master named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Its node id.
+    /// Node id of the leader.
     pub node: NodeId,
     /// Its client address, host:port.
     pub address: String,
-    /// Its term.
+    /// Term in which it leads.
     pub term: u64,
 }
 
@@ -48,8 +48,8 @@ pub enum Witness {
 
 /// The leader as its clients know it. The newest term wins, and clients give up a leader that stops answering.
 ///
-/// A leader that was given up is believed again in the same term only on its own word. Other masters may still name it,
-/// because they learn of a leader's death later than its clients do.
+/// After clients have given a leader up, they accept it again in the same term only if it names itself. Other masters
+/// may still name it, because they learn of a leader's death later than its clients do.
 #[derive(Debug, Default)]
 pub struct LeaderView {
     current: Option<Leader>,
@@ -64,7 +64,7 @@ impl LeaderView {
         self.current.as_ref()
     }
 
-    /// Takes in that `offered` leads; returns whether this changed the leader.
+    /// Records that `offered` leads; returns whether this changed the leader.
     pub fn offer(&mut self, offered: Leader, source: Witness) -> bool {
         let believed = if offered.term > self.newest_term {
             true

@@ -13,8 +13,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// overloaded leader again and again; each time all of them would ask it at once.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Decides which master is asked for the leader, and when. It asks one at a time with pauses that double, because all
-/// who lost the leader look at the same time. Masters that were never asked come first, without a pause.
+/// Decides which master to ask for the leader, and when. It asks one at a time with pauses that double, because all
+/// clients and stores that lost the leader search at the same time. Masters that were never asked come first, without a
+/// pause.
 #[derive(Debug)]
 pub(crate) struct Poller {
     pace: Backoff,
@@ -54,7 +55,7 @@ impl Poller {
     }
 
     /// Begins a search. `head_start` is the time that an open watch gets to report the leader before masters are asked.
-    /// Within it, only the lost leader and masters that were never asked are asked.
+    /// Until then, only the lost leader and masters that were never asked before are asked.
     pub(crate) fn begin(&mut self, now: Instant, head_start: Duration) {
         if self.looked.is_some_and(|looked| now < looked + CALM) {
             return;

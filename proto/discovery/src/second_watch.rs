@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::Backoff;
 
-/// First and longest pause between a watch that broke and the next. A mounted store is in no hurry: a leader that loses
+/// First and longest pause before a broken watch is opened again. A mounted store need not hurry: a leader that loses
 /// its leadership ends the heartbeats itself. If both heartbeats and watch are gone, the masters are asked.
 pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Time for which a watch must last to count as one that worked, so that the pauses start over.
@@ -115,8 +115,8 @@ impl SecondWatch {
         is_watched
     }
 
-    /// Takes in that the master at `from` answered a question, or that its watch brought news. `leads`: it is the
-    /// leader, which needs no second watch.
+    /// Records that the master at `from` answered a question, or that its watch brought news. `leads`: the master is
+    /// the leader, which needs no second watch.
     pub(crate) fn heard(&mut self, from: &str, by_watch: bool, leads: bool) {
         self.hears |= by_watch && self.watched.as_deref() == Some(from);
         if !self.hears && !leads {

@@ -26,12 +26,12 @@ pub enum DurableError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content is not the one that was written.
+    /// The content differs from what was written.
     #[error("{path} is damaged ({why}): restore it from a copy, or start with an empty data directory", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The defect.
+        /// Description of the defect.
         why: &'static str,
     },
     /// The file is intact and of another kind.

@@ -16,7 +16,8 @@ pub fn listen_local(name: &str) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Connects to an abstract name. It waits for nothing: where nobody listens, or too many do, it fails at once.
+/// Connects to an abstract name. It never waits: it fails at once if no process listens, or if too many connections
+/// wait to be accepted.
 ///
 /// # Errors
 /// The system's error.

@@ -16,7 +16,7 @@ use crate::tcp::{BACKLOG, connect};
 pub struct Listener {
     /// The bound address, with the port that was picked when 0 was asked for.
     pub address: SocketAddr,
-    /// Accepted connections.
+    /// Stream of accepted connections.
     pub incoming: Incoming,
 }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 /// Number of connections that a port may have at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// All of them.
+    /// Maximum number of connections in total.
     pub most: usize,
     /// Part of `most` that only connections with a reason ([`Place::vouch`]) may keep.
     pub kept: usize,
@@ -110,7 +110,7 @@ impl Place {
         matches!(self.standing(), Standing::Guest | Standing::Dismissed)
     }
 
-    /// Gives the place of a guest up: it is closed once its peer had a moment to read an answer.
+    /// Gives up the place of a guest: its connection is closed after its peer had a moment to read an answer.
     pub fn dismiss(&self) {
         self.change(|from| if from == Standing::Guest { Standing::Dismissed } else { from });
     }

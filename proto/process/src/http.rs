@@ -147,15 +147,15 @@ pub enum ExchangeError {
     /// There is no connection: the other process has nothing of the request.
     #[error("cannot connect to {address}: {source}")]
     Unsent {
-        /// host:port.
+        /// Address of the other process, host:port.
         address: String,
         /// The system's error.
         source: io::Error,
     },
     /// The other process may have acted on the request.
-    #[error("no whole answer from {address}: {source}")]
+    #[error("{address} sent no complete HTTP answer: {source}")]
     Unanswered {
-        /// host:port.
+        /// Address of the other process, host:port.
         address: String,
         /// The system's error, or the defect of the answer.
         source: io::Error,
@@ -170,9 +170,9 @@ impl From<ExchangeError> for io::Error {
     }
 }
 
-/// Sends an HTTP request to one of our processes at `address` (`host:port`), on a connection of its own, which must be
-/// there by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer, whose body may have
-/// `largest` bytes.
+/// Sends an HTTP request to one of our processes at `address` (`host:port`), on a new connection, which must be
+/// established by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer, whose
+/// body may have `largest` bytes.
 ///
 /// # Errors
 /// [`ExchangeError`]

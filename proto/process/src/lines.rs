@@ -1,4 +1,4 @@
-//! Lines of the log on their way to standard error, which may be a pipe that nobody reads.
+//! Writes log lines to standard error without blocking, even if it is a pipe whose reader has stopped.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -26,7 +26,7 @@ pub enum Access {
 pub struct GrantedRange {
     /// Segment within the store.
     pub segment: SegmentNumber,
-    /// First byte.
+    /// Offset of the first byte in the segment.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -82,7 +82,7 @@ pub enum GrantError {
     #[error("grant has format {0}, this build reads format {GRANT_FORMAT}: upgrade the older side")]
     Format(u8),
     /// Too short, not decodable, or followed by other bytes.
-    #[error("grant is malformed")]
+    #[error("grant cannot be decoded: it is truncated or corrupt")]
     Malformed,
     /// The MAC does not match: the grant is for another epoch of this store, or was altered.
     #[error("grant is not for this store's current memory (wrong key)")]

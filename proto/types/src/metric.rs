@@ -30,7 +30,7 @@ pub enum MetricKind {
     Counter,
     /// A value that goes up and down.
     Gauge,
-    /// A distribution.
+    /// A distribution of values, in buckets.
     Histogram,
 }
 

@@ -91,7 +91,7 @@ async fn run(log: &Log, flags: Flags, args: Vec<OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns a future that ends when this process is asked to stop, and says by what.
+/// Returns a future that ends when this process is asked to stop. Its output names the signal or other cause.
 fn stop_signal(stdin_too: bool) -> io::Result<impl Future<Output = &'static str>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

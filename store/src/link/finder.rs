@@ -51,7 +51,8 @@ pub(crate) struct Finder {
     leader: watch::Sender<Option<NextLeader>>,
     /// Leaders named by masters that refused a call.
     redirects: mpsc::Receiver<Leader>,
-    /// Time before which no master is asked: a leader is known, and the store waits for its turn to move to it.
+    /// Time before which no master is asked: a leader is known, and this store waits for its turn to connect, so that
+    /// not all stores do so at once.
     calm_until: Instant,
     /// Each master's latest answer in words, for the log line that says why the store waits.
     heard: BTreeMap<String, String>,
@@ -101,8 +102,8 @@ impl Finder {
         match drive(self, channels, Arc::default(), search).await {}
     }
 
-    /// Takes over another list. Masters known so far stay known: some of them may be up. Those that are new are asked
-    /// first, if a leader is looked for.
+    /// Replaces the list. Known masters stay known, because some of them may be up. If the store is looking for a
+    /// leader, it asks the new masters first.
     fn relist(&mut self) {
         self.configured = self.lists.borrow_and_update().clone();
         let list = as_written(&self.configured);

@@ -61,7 +61,7 @@ impl Registration {
 
 /// Serves the memory, as the link needs it.
 pub(crate) trait Served: Send + Sync {
-    /// Takes in that a leader of `cluster` reported the cluster time `time`, by which grants expire.
+    /// Records that a leader of `cluster` reported the cluster time `time`, by which grants expire.
     fn learn(&self, cluster: ClusterId, time: ClusterTime);
 
     /// Closes every connection made under the old registration, then serves the same memory under `registration`. Once this

@@ -86,7 +86,7 @@ struct Following {
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
     registration: Registration,
-    /// The cluster whose leader was told of this epoch.
+    /// Cluster to whose leader this epoch was announced.
     cluster: Option<ClusterId>,
     /// Whether a leader of the present cluster has mounted the present epoch.
     mounted: bool,
@@ -153,7 +153,7 @@ impl Following {
         }
     }
 
-    /// Decides whether the memory keeps its epoch under `cluster`, before the cluster's leader is told of it.
+    /// Decides whether the memory keeps its epoch under `cluster`, before it is announced to the cluster's leader.
     ///
     /// A cluster that knows this epoch without having been told was rescued from the disk of a master of the old
     /// cluster, and its index names this memory. Its log continues far above any index that the old cluster can have

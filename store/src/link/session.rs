@@ -148,7 +148,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes over the cluster time that a master reports.
+    /// Records the cluster time that a master reports.
     fn learn(&self, cluster: Option<ClusterId>, ms: u64) {
         let Some(cluster) = cluster else { return };
         self.served.learn(cluster, ClusterTime(ms));

@@ -18,11 +18,11 @@ const NOT_INITIALIZED: c_int = 3;
 const DEINITIALIZED: c_int = 4;
 const STUB_LIBRARY: c_int = 34;
 
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: a `c_uint`.
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, a `c_uint`: tells device memory from host memory.
 const MEMORY_TYPE: c_int = 2;
-/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`: a `c_int`.
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`, a `c_int`: the number of the device.
 const DEVICE_ORDINAL: c_int = 9;
-/// `CU_MEMORYTYPE_DEVICE`
+/// `CU_MEMORYTYPE_DEVICE`: memory of a device.
 const OF_DEVICE: c_uint = 2;
 
 /// A call of the driver failed.
@@ -88,7 +88,7 @@ impl Cuda {
     /// some ten nanoseconds. It is `None` in a forked child, too, in which a driver that its parent has used does not work.
     ///
     /// # Errors
-    /// When the driver lacks a function. It is looked at once: a driver that was loaded stays.
+    /// When the driver lacks a function. The result is kept: a loaded driver stays loaded.
     pub fn of_this_process() -> Result<Option<&'static Self>, CudaError> {
         static FOUND: OnceLock<(u32, Result<Cuda, CudaError>)> = OnceLock::new();
         /// Libraries that had been loaded when the driver was last missing.
@@ -101,8 +101,8 @@ impl Cuda {
         if let Some(found) = FOUND.get() {
             return of_here(found);
         }
-        // A look for a library that is missing opens files, so there is none before another library is loaded. The number is read before
-        // the look: a library that is loaded meanwhile is one more at the next call.
+        // Looking for a missing library opens files, so look again only after another library was loaded. Read the
+        // count before the look: a library that is loaded meanwhile raises the count for the next call.
         let loaded = loaded_libraries();
         if MISSING_AT.load(Ordering::Relaxed) == loaded {
             return Ok(None);
@@ -138,7 +138,7 @@ impl Cuda {
             NOT_INITIALIZED | DEINITIALIZED | STUB_LIBRARY | INVALID_VALUE => return Ok(None),
             done => self.check("tell the kind of an address", done)?,
         }
-        // The context of memory of the virtual-memory API is none, so the device is asked for.
+        // Memory of the virtual-memory API has no context, so ask for its device instead.
         Ok((kind == OF_DEVICE).then_some(Device { cuda: self, ordinal }))
     }
 
@@ -155,12 +155,12 @@ impl Cuda {
     }
 }
 
-/// Number of libraries that this process has loaded since it began, also of those that it has unloaded since.
+/// Number of libraries that this process has ever loaded, including those that it has unloaded.
 fn loaded_libraries() -> u64 {
     unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
         // SAFETY: the description of a library, valid during the call, and room for the answer.
         unsafe { *loaded.cast::<u64>() = (*info).dlpi_adds };
-        // Enough: each description has the number.
+        // Stop after the first entry: each one carries the count.
         1
     }
     let mut loaded = 0u64;
@@ -201,8 +201,8 @@ impl Device {
         Ok(Context { cuda: self.cuda, device, context })
     }
 
-    /// Waits for the work that a stream of it has got, in its primary context: streams that are named by a number of the driver are of
-    /// the context of the thread.
+    /// Waits for the work that was queued on a stream of the device, in its primary context: streams that are named by
+    /// a number of the driver are of the context of the thread.
     ///
     /// # Safety
     /// The stream must exist, or be such a number.
@@ -251,7 +251,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Makes it the context of this thread, until the result is dropped; then the thread has its earlier one again.
+    /// Makes it the current context of this thread. Dropping the result restores the earlier one.
     pub(crate) fn enter(&self) -> Result<Current<'_>, CudaError> {
         // SAFETY: a context that is kept.
         let done = unsafe { (self.cuda.cuCtxPushCurrent_v2)(self.context) };

@@ -16,7 +16,7 @@ const AFTER_DEFAULT_STREAM: c_uint = 0;
 pub struct Stage {
     base: NonNull<u8>,
     len: usize,
-    /// One for each device that it was used with.
+    /// One lane for each device that was used.
     lanes: Vec<Lane>,
     /// Whether a copy may still be under way, because the driver could not wait for it.
     is_lost: bool,
@@ -26,7 +26,7 @@ pub struct Stage {
 /// Bytes in the memory of a device, and their place in the host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCopy {
-    /// The device.
+    /// Device whose memory holds the bytes.
     pub device: Device,
     /// Address of the first byte there.
     pub address: u64,
@@ -36,12 +36,12 @@ pub struct DeviceCopy {
     pub len: usize,
 }
 
-/// Where copies go.
+/// Direction of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
-    /// The host memory.
+    /// From the memory of devices to host memory.
     Host,
-    /// The memory of devices.
+    /// From host memory to the memory of devices.
     Devices,
 }
 
@@ -58,7 +58,7 @@ unsafe impl Send for Stage {}
 unsafe impl Sync for Stage {}
 
 impl Stage {
-    /// Pins host memory. A device stands for all: each can copy to and from it.
+    /// Pins host memory. Pinning it for one device pins it for all: every device can copy to and from it.
     ///
     /// # Safety
     /// The memory must stay mapped until the stage is dropped; for ever if it [is lost](Self::is_lost) then.

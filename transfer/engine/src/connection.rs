@@ -18,11 +18,11 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// A connection, which [`crate::sockets::Sockets`] can shut down at any time; then its calls fail.
 pub(crate) struct Connection(pub(crate) Arc<TcpStream>);
 
-/// When a call gives up.
+/// Time limit of a call on a connection.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
     At(Instant),
-    /// So long after the last byte that went through.
+    /// This long after the last byte that was moved.
     Idle(Duration),
 }
 
@@ -96,7 +96,7 @@ impl Connection {
         let mut deadline = until.deadline();
         while !parts.is_done() {
             match once(parts) {
-                // A peer that keeps up never makes this wait.
+                // A peer that keeps up never causes this wait.
                 Ok(()) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(()) => deadline = until.deadline(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -122,7 +122,7 @@ impl Connection {
         )
     }
 
-    /// Reads so many bytes and forgets them.
+    /// Reads this many bytes and drops them.
     pub(crate) fn skip(&self, mut bytes: u64, until: Until) -> io::Result<()> {
         let mut some = [0; 1 << 16];
         while bytes > 0 {

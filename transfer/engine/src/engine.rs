@@ -21,7 +21,7 @@ use crate::{Direction, Notice, Peer, Piece, Range, RegisterError, Submitted, Tra
 const MAX_SUBMITTED: usize = 1_024;
 /// Bytes of the stack of such a transfer's thread.
 const STACK: usize = 256 << 10;
-/// One end of transfers. Its drop is [`Engine::close`].
+/// One end of transfers. Dropping it calls [`Engine::close`].
 pub struct Engine {
     shared: Arc<Shared>,
     listener: Arc<TcpListener>,
@@ -80,7 +80,7 @@ impl Engine {
         Ok(Self { shared: Arc::new(shared), listener, address })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -92,7 +92,8 @@ impl Engine {
     /// [`RegisterError`]
     ///
     /// # Safety
-    /// It stays valid until it is unregistered or the engine is dropped, and whoever uses it meanwhile expects other writers.
+    /// The memory must stay valid until it is unregistered or the engine is dropped. Until then peers may write to it
+    /// at any time.
     #[allow(unsafe_code)]
     pub unsafe fn register(&self, address: usize, len: usize, is_shared: bool) -> Result<(), RegisterError> {
         self.shared.served.regions.add(address, len, is_shared)
@@ -130,7 +131,7 @@ impl Engine {
         self.shared.ask(peer, Kind::Probe, &[], 0).map(drop)
     }
 
-    /// Gives a notice to a peer.
+    /// Sends a notice to a peer.
     ///
     /// # Errors
     /// [`TransferError`]
@@ -140,7 +141,7 @@ impl Engine {
         self.shared.ask(peer, Kind::Notice, &encoded, 0).map(drop)
     }
 
-    /// Takes the notices of peers.
+    /// Removes and returns the notices that peers have sent.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.shared.served.notices.lock().drain(..).collect()
@@ -154,14 +155,15 @@ impl Engine {
         self.shared.served.regions.close();
     }
 
-    /// Copies bytes between this process and a peer. The pieces of a failed transfer have any bytes of either side.
+    /// Copies bytes between this process and a peer. After a failed transfer each piece holds an arbitrary mixture of
+    /// old and new bytes.
     ///
     /// # Errors
     /// [`TransferError`]
     ///
     /// # Safety
-    /// The local memory of the pieces that is valid stays so until this returns, and whoever uses it meanwhile expects, for a
-    /// read, another writer.
+    /// Local memory of the pieces that is valid must stay valid until this returns. Until then a read may write to it
+    /// at any time.
     #[allow(unsafe_code)]
     pub unsafe fn transfer(
         &self,
@@ -175,7 +177,7 @@ impl Engine {
     /// Starts a transfer on a thread of its own, once there is a connection to the peer.
     ///
     /// # Errors
-    /// [`TransferError`], and then it has not begun.
+    /// [`TransferError`]: the transfer has not begun.
     ///
     /// # Safety
     /// As for [`Self::transfer`], until [`Submitted::is_finished`], or the engine is dropped.
@@ -188,7 +190,7 @@ impl Engine {
     ) -> Result<Submitted, TransferError> {
         let slot = Slot::take(&self.shared)?;
         self.shared.reach(&peer)?;
-        // Before the thread runs, so that the end of the use of memory finds it.
+        // Begun before the thread runs, so that unregistering memory finds this use.
         let using = self.shared.begin(&pieces)?;
         let run = move || slot.0.transfer(&peer, direction, &pieces, &using);
         let thread = thread::Builder::new().name("mc-engine-transfer".into()).stack_size(STACK).spawn(run);
@@ -302,8 +304,8 @@ impl Shared {
         })
     }
 
-    /// Sends a request on an idle connection to the peer, or on a new one. It is sent once: a second time it could undo what the peer
-    /// has done since.
+    /// Sends a request on an idle connection to the peer, or on a new one. The request is sent only once: a repetition
+    /// could undo what the peer has done since.
     fn on_link<T>(
         &self,
         peer: &Peer,
@@ -320,7 +322,7 @@ impl Shared {
     }
 
     fn end<T>(&self, peer: &Peer, link: Link, outcome: Result<T, Failure>) -> Result<T, TransferError> {
-        // After any other failure the connection is at an unknown place.
+        // After any other failure the position in the stream is unknown.
         if matches!(outcome, Ok(_) | Err(Failure::Refused(_))) {
             self.pool.put(peer, link);
         }
@@ -352,7 +354,7 @@ impl Shared {
         let mut error = TransferError::NoAddress { peer: peer.clone(), why: io::ErrorKind::NotFound.into() };
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now()).min(self.served.limits.connect);
-            // Zero is no timeout.
+            // A timeout of zero would mean none.
             match Connection::to(address, left.max(Duration::from_millis(1))) {
                 Ok(connection) => return self.greeted(peer, connection, Instant::now() + left),
                 Err(why) => error = TransferError::NoConnection { peer: peer.clone(), address, why },

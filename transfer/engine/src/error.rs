@@ -6,24 +6,26 @@ use crate::Peer;
 /// Why memory was not registered or unregistered.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RegisterError {
-    /// It has no bytes, no address, or an end beyond the last address.
-    #[error("{len} bytes at {address:#x} are no memory")]
+    /// The range has no bytes, the address 0, or an end past the address space.
+    #[error(
+        "cannot register {len} bytes at {address:#x}: the range is empty, starts at 0 or ends past the address space"
+    )]
     NoMemory {
-        /// Its address.
+        /// Address of the range.
         address: usize,
-        /// Its bytes.
+        /// Length of the range in bytes.
         len: usize,
     },
-    /// Bytes of it are registered already.
+    /// Part of the range is registered already.
     #[error("{len} bytes at {address:#x} overlap {other_len} bytes at {other:#x}: unregister those first")]
     Overlaps {
-        /// Its address.
+        /// Address of the range.
         address: usize,
-        /// Its bytes.
+        /// Length of the range in bytes.
         len: usize,
-        /// Address of what is registered.
+        /// Address of the registered range.
         other: usize,
-        /// Bytes of it.
+        /// Length of the registered range in bytes.
         other_len: usize,
     },
     /// No registered memory begins there.
@@ -34,16 +36,16 @@ pub enum RegisterError {
 /// Why a transfer failed. Some of its bytes may have been copied.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The name of its host leads nowhere.
-    #[error("{peer} has no address: {why}")]
+    /// The host name of the peer does not resolve.
+    #[error("cannot resolve the host of {peer}: {why}")]
     NoAddress {
         /// The peer.
         peer: Peer,
         /// The resolver's error.
         why: io::Error,
     },
-    /// Nothing was sent.
-    #[error("no connection to {peer} at {address}: {why}")]
+    /// No connection to the peer could be made. No byte was sent.
+    #[error("cannot connect to {peer} at {address}: {why}")]
     NoConnection {
         /// The peer.
         peer: Peer,
@@ -52,46 +54,46 @@ pub enum TransferError {
         /// The system's error.
         why: io::Error,
     },
-    /// Something else than an engine of this kind listens there.
+    /// The process at the peer's address is not an engine of this protocol version.
     #[error("{peer} is no engine of this package and version: it said {said:?}")]
     Stranger {
         /// The peer.
         peer: Peer,
-        /// Its first bytes.
+        /// First bytes that the process sent.
         said: [u8; 8],
     },
-    /// The peer did nothing.
+    /// The peer refused the request and moved no byte.
     #[error("{peer} refuses: {reason}")]
     Refused {
         /// The peer.
         peer: Peer,
-        /// Its words.
+        /// Reason that the peer gave.
         reason: String,
     },
-    /// The connection ended, or the time was over.
-    #[error("{peer}: {why}")]
+    /// The connection broke, or the time limit passed.
+    #[error("the connection to {peer} broke or timed out, the request may be done in part: {why}")]
     Lost {
         /// The peer.
         peer: Peer,
         /// The system's error.
         why: io::Error,
     },
-    /// An address of this process is none that can be copied from or to.
+    /// Memory of this process that the kernel can't copy from or to.
     #[error("an address of this process is no memory of the host, such as memory of a GPU: {0}")]
     NotOfTheHost(io::Error),
-    /// A request can't be that long.
-    #[error("{0} bytes at once: divide the transfer")]
+    /// The transfer has more bytes than a request can have.
+    #[error("a transfer of {0} bytes is too long: split it")]
     TooLong(u128),
     /// Too many transfers are under way.
     #[error("{0} transfers are under way: wait for some of them first")]
     TooMany(usize),
-    /// There is no thread for it.
-    #[error("no thread for the transfer: {0}")]
+    /// The system gave no thread for the transfer.
+    #[error("cannot start a thread for the transfer: {0}")]
     NoThread(io::Error),
-    /// Its thread panicked.
-    #[error("the transfer panicked")]
+    /// The thread of the transfer panicked.
+    #[error("the thread of the transfer panicked, which is a bug")]
     Panicked,
     /// The engine was closed, or memory of the transfer unregistered, before it was done.
-    #[error("the engine was closed, or memory of the transfer unregistered meanwhile")]
+    #[error("the transfer was ended: the engine was closed, or memory of the transfer was unregistered")]
     Ended,
 }

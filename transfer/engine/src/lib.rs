@@ -1,11 +1,11 @@
 //! Copies memory between two processes over TCP: the transfer engine beside the pool.
 //!
-//! An [`Engine`] listens on a port, and lets its peers read and write the memory that it has registered. There is no master
-//! and no grant: whoever reaches the port may do both, as with Mooncake's engine, in whose place it stands. It is for hosts
-//! that trust each other, and for memory of the host only.
+//! An [`Engine`] listens on a port, and lets its peers read and write the memory that it has registered. There is no
+//! master and no grant: any process that reaches the port may read and write that memory, as with Mooncake's engine,
+//! which this one replaces. It is for hosts that trust each other, and for memory of the host only.
 //!
-//! All calls block, and each has a deadline, to which the look-up of a peer's name may add. The kernel alone touches the memory (`sendmsg`, `recvmsg`), so an address that is none
-//! is an error and not the end of the process.
+//! All calls block, and each has a deadline, to which the look-up of a peer's name may add. The kernel alone touches
+//! the memory (`sendmsg`, `recvmsg`), so an invalid address causes an error and does not end the process.
 
 mod connection;
 mod engine;
@@ -48,13 +48,13 @@ pub struct Piece {
 /// Direction of a transfer, seen from the process that asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the peer's memory into one's own.
+    /// From the peer's memory into the caller's.
     Read,
-    /// From one's own memory into the peer's.
+    /// From the caller's memory into the peer's.
     Write,
 }
 
-/// Where an engine listens.
+/// Address at which an engine listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Name or address of its host.

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-/// Bytes a second that a transfer may be as slow as, beyond its base time.
+/// Slowest expected rate of a transfer in bytes per second: the time limit grows by its size at this rate.
 const SLOWEST: u128 = 1 << 30;
 
 /// Times of an engine's calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For a connection, and for a call that moves no bytes.
+    /// Time for a connect, and for a call that moves no bytes.
     pub connect: Duration,
-    /// For a transfer; each GiB adds a second.
+    /// Time for a transfer, plus one second for each GiB.
     pub transfer: Duration,
 }
 

@@ -11,7 +11,7 @@ use crate::sockets::Place;
 
 /// Most idle connections to one peer.
 const MAX_IDLE: usize = 16;
-/// Most idle connections.
+/// Most idle connections to all peers together.
 const MAX_IDLE_OF_ALL: usize = 256;
 /// Time for which one is kept. Peers keep theirs longer ([`crate::serve`]), so none ends while a request is sent.
 const KEPT: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl Link {
 }
 
 impl Pool {
-    /// A connection that the peer had not ended when it was taken.
+    /// Takes an idle connection that the peer has not closed.
     pub(crate) fn take(&self, peer: &Peer) -> Option<Link> {
         let mut links = self.0.lock();
         keep(&mut links, |link| link.used.elapsed() < KEPT);
@@ -50,7 +50,7 @@ impl Pool {
         link.used = Instant::now();
         let mut links = self.0.lock();
         if count(&links) >= MAX_IDLE_OF_ALL {
-            // Not those to peers that are gone.
+            // Drop connections to peers that are gone.
             keep(&mut links, |link| link.connection.is_quiet());
             if count(&links) >= MAX_IDLE_OF_ALL {
                 return;

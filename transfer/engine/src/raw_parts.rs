@@ -1,4 +1,4 @@
-//! Memory by address, for one system call after the other.
+//! Scatter/gather lists of raw addresses that one system call after another sends or fills.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd as _};
 /// Most parts in one system call. The kernel allows 1,024.
 const AT_ONCE: usize = 256;
 
-/// Parts of memory, in order. The kernel alone reaches their bytes, and finds out whether an address is none.
+/// Parts of memory, in order. Only the kernel accesses their bytes, so an invalid address is an error of the call.
 pub(crate) struct RawParts {
     parts: Vec<libc::iovec>,
-    /// Number of parts that are done.
+    /// Number of parts that were moved in full.
     done: usize,
 }
 
@@ -46,7 +46,7 @@ impl RawParts {
         self.advance(n)
     }
 
-    /// The next parts, of which there is one.
+    /// Returns a message of the next parts, of which there must be at least one.
     fn message(&mut self) -> libc::msghdr {
         let next = &mut self.parts[self.done..];
         // SAFETY: a header of zeros names no address, no control bytes and no parts.
@@ -56,7 +56,7 @@ impl RawParts {
         message
     }
 
-    /// Goes on by the result of a system call.
+    /// Skips the bytes that a system call has moved.
     fn advance(&mut self, n: isize) -> io::Result<()> {
         let mut n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         while n > 0 {

@@ -1,4 +1,4 @@
-//! Registered memory, and what is under way in it.
+//! Registered memory, and the transfers that use it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ struct State {
 }
 
 struct Region {
-    /// Grows with each registration.
+    /// Identifies the registration; each gets a higher number than the one before.
     id: u64,
     len: u64,
     /// Whether peers may reach it.
@@ -57,7 +57,7 @@ pub(crate) struct Use {
 /// A use for which the kernel reaches memory, until it is dropped.
 pub(crate) struct Active<'a>(&'a Use);
 
-/// Why a use did not begin, or does not go on.
+/// Reason why a use did not begin, or was ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoUse {
     /// The engine was closed, or the memory unregistered.
@@ -159,7 +159,7 @@ impl State {
         self.next
     }
 
-    /// The registered memory that a range lies in.
+    /// Returns the registered memory that contains a range.
     fn around(&self, range: &Range) -> Option<&Region> {
         let (start, region) = self.by_address.range(..=range.address).next_back()?;
         let left = region.len.checked_sub(range.address - start)?;

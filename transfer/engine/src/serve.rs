@@ -27,7 +27,7 @@ const MAX_NOTICE_BYTES: usize = 16 << 20;
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// Time after which a connection without a request ends.
 const IDLE: Duration = Duration::from_secs(300);
-/// Time until connections are accepted again, where there are no descriptors or threads.
+/// Pause before the next accept when the process has no descriptors or threads left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 /// State of an engine that the server's threads share.
@@ -84,7 +84,7 @@ impl Served {
         let Ok(connection) = Connection::new(stream) else { return };
         let Some(_place) = self.sockets.add(connection.0.clone()) else { return };
         match self.answer_all(&connection) {
-            // A peer may go at any time between two requests.
+            // A peer may close the connection at any time between two requests.
             Err(why) if why.kind() != io::ErrorKind::UnexpectedEof && !self.sockets.is_closed() => {
                 tracing::warn!("the transfer engine ends a connection: {why}");
             }
@@ -118,7 +118,7 @@ impl Served {
                 request.bytes
             )));
         }
-        // The peer has the deadline.
+        // Only the idle time is limited: the peer's own call has the deadline.
         let until = Until::Idle(self.limits.transfer);
         match request.kind {
             Kind::Read => {
@@ -128,11 +128,11 @@ impl Served {
                     Some(why) => refuse(connection, &why, until),
                 }
             }
-            // No use is left when the peer has the answer.
+            // The use of the memory ends before the peer gets the answer.
             Kind::Write => match self.in_use(connection, ranges, || receive(connection, ranges, until))? {
                 None => done(connection, &[], until),
                 Some(why) => {
-                    // The peer sends first and listens then.
+                    // The peer sends all bytes before it reads the answer.
                     connection.skip(request.bytes, until)?;
                     refuse(connection, &why, until)
                 }
@@ -144,7 +144,7 @@ impl Served {
             }
             Kind::Probe => done(connection, &[], until),
             Kind::Notice => {
-                // Checked when it was decoded.
+                // The decoder has checked the length.
                 let mut notice = vec![0; request.bytes as usize];
                 connection.read_exact(&mut notice, until)?;
                 match self.keep(Notice::decode(&notice)?) {

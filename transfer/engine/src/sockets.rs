@@ -1,4 +1,4 @@
-//! The connections of an engine, which end with it.
+//! Open connections of an engine, all of which end with it.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
@@ -58,8 +58,8 @@ impl Drop for Place {
     }
 }
 
-/// Makes calls on the socket fail, in whatever thread they wait.
+/// Shuts a socket down, so that calls on it fail in every thread.
 pub(crate) fn end(socket: &TcpStream) {
-    // It fails for one that has ended already.
+    // Fails on a socket that has ended already.
     let _ = socket.shutdown(Shutdown::Both);
 }

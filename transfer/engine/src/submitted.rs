@@ -2,12 +2,12 @@ use std::thread::JoinHandle;
 
 use crate::TransferError;
 
-/// A transfer that goes on by itself.
+/// A transfer that runs on a thread of its own.
 #[derive(Debug)]
 pub struct Submitted(pub(crate) JoinHandle<Result<(), TransferError>>);
 
 impl Submitted {
-    /// Whether it has ended, and [`Self::wait`] returns at once.
+    /// Whether the transfer has ended, so that [`Self::wait`] returns at once.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()

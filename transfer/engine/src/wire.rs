@@ -10,7 +10,7 @@ use std::io;
 
 use crate::Range;
 
-/// Name and version.
+/// First bytes of a connection: name and version of the protocol.
 pub(crate) const HELLO: [u8; 8] = *b"mc-eng\x01\0";
 /// Most ranges of a request.
 pub(crate) const MAX_RANGES: usize = 8_192;
@@ -44,12 +44,12 @@ pub(crate) struct Answer {
     pub(crate) bytes: u64,
 }
 
-/// Words for the process that has an engine, beside the transfers.
+/// A named message to the process that owns an engine, beside the transfers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Its name.
+    /// Name of the notice.
     pub name: String,
-    /// Its text.
+    /// Text of the notice.
     pub message: String,
 }
 
@@ -112,7 +112,7 @@ impl Answer {
     pub(crate) fn decode(head: &[u8; HEAD]) -> io::Result<Self> {
         match head[0] {
             status @ (0 | 1) => Ok(Self { is_done: status == 0, bytes: u64_at(head, 8) }),
-            status => Err(invalid(format!("no answer has the status {status}"))),
+            status => Err(invalid(format!("unknown status {status} in an answer"))),
         }
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn decode_ranges(bytes: &[u8]) -> Vec<Range> {
 }
 
 impl Notice {
-    /// `None` if it is too long.
+    /// Encodes the notice; `None` if it is too long.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let len = 4 + self.name.len() + self.message.len();
         if len > MAX_TEXT {

@@ -54,7 +54,7 @@ impl TcpTransport {
         Self::without_rdma(options, &HostMemory::new(), "this transport was made without it".to_owned())
     }
 
-    /// Creates a transport that tells why it has no RDMA.
+    /// Creates a transport without RDMA, which reports `why`.
     #[must_use]
     pub fn without_rdma(options: TcpOptions, memory: &HostMemory, why: String) -> Self {
         Self::with(options, memory, Err(why))
@@ -149,13 +149,13 @@ impl TcpTransport {
         }
     }
 
-    /// The transports to a store that was not called by any of them.
+    /// Returns the transports to a store that this process has not called yet.
     pub(crate) fn untried(&self) -> Vec<PeerTransport> {
         self.pools.transports(None)
     }
 
-    /// Asks the store whether bytes that were read past it, before this call, are those of the grant: (range, offset,
-    /// length) of each operation. Returns one answer for each, in order.
+    /// Asks the store whether bytes that were read from shared memory before this call are those of the grant: (range,
+    /// offset, length) of each operation. Returns one answer for each, in order.
     pub(crate) async fn check(
         &self,
         peer: &Peer,
@@ -257,9 +257,9 @@ impl Transport for TcpTransport {
 
 /// Answer to writes out of areas.
 pub(crate) struct FromAreas {
-    /// Those to the operations.
+    /// Answers to the operations.
     pub(crate) answers: Vec<Result<(), TransferError>>,
-    /// Why some pieces have no answer of the store's.
+    /// Reason why some pieces have no answer from the store.
     pub(crate) failed: Option<TransferError>,
     /// Whether the store can't reach an area. Then it has written nothing of its request.
     pub(crate) other_way: bool,
@@ -383,7 +383,7 @@ impl<'a> TransferCall<'a> {
     ) -> Result<(), Failure> {
         let (mut reuse, mut pause, mut failures) = (Reuse::Allowed, BUSY_PAUSE, 0);
         while !work.is_done(done) {
-            // Before the connection, so that nobody waits for that one meanwhile.
+            // Taken before the connection, so that no other call waits for a connection that is not used yet.
             let (turn, bytes) = work.next_turn(done.len());
             let client = pool.rdma().map(|(client, _)| client).filter(|client| client.wants(bytes));
             let places = client.and_then(|client| work.places(turn.clone(), client));
@@ -452,7 +452,7 @@ impl<'a> TransferCall<'a> {
         match &done[at] {
             Err(refused) if refused.other_way => {
                 let why = refused.reason.clone();
-                // Otherwise every call would ask again, and its bytes be copied for that.
+                // Otherwise every call would ask again and copy its bytes for that attempt.
                 if let Some((_, routes)) = pool.rdma()
                     && let Some(segment) = self.segments([work.range(at)].into_iter()).first()
                 {
@@ -498,7 +498,7 @@ impl<'a> TransferCall<'a> {
                     return Ok(None);
                 }
                 Ok(None) => {}
-                // It is silent, while others to the store are not.
+                // This connection is silent, while other connections to the store are not.
                 Err(Failure::Broken(_)) => pool.end_pipe(access),
                 Err(failure) => return Err(failure),
             }
@@ -512,7 +512,7 @@ impl<'a> TransferCall<'a> {
         ranges.filter_map(|range| Some(grant.ranges.get(range as usize)?.segment)).collect()
     }
 
-    /// Returns why no device of the store reaches bytes of the turn, if that is known.
+    /// Returns the reason why no device of the store reaches bytes of the turn, if it is known.
     fn lacks(&self, pool: &Pool, work: &Work<'_>, turn: Turn) -> Option<String> {
         let (_, routes) = pool.rdma().filter(|(_, routes)| !routes.reaches_all())?;
         routes.lacks(self.segments(turn.map(|at| work.range(at))).into_iter())
@@ -537,7 +537,7 @@ impl<'a> TransferCall<'a> {
                     self.deadline.min(Instant::now() + STAGING_WITHIN)
                 };
                 let prepared = async {
-                    // Before the memory that all stores share.
+                    // Taken before the staging memory, which the calls to all stores share.
                     let turn = if places.are_staged() { pool.staging_turn().await } else { None };
                     client.prepare(places, turn).await
                 };

@@ -207,7 +207,8 @@ impl Pool {
         self.slots.clone().try_acquire_owned().ok()
     }
 
-    /// Waits for a place on the connection that small calls of one kind share. There is none for ever if it can't be made.
+    /// Waits for a place on the connection that small calls of one kind share. Waits forever if the connection can't be
+    /// made.
     pub(super) fn place(&self, hello: Hello, access: Access) -> impl Future<Output = Option<Place>> + use<> {
         let pipe = &self.pipes[usize::from(access == Access::Write)];
         let place = Pipe::get(&mut pipe.lock(), &self.health, hello).map(Pipe::place);
@@ -219,7 +220,7 @@ impl Pool {
         }
     }
 
-    /// Whether nobody should wait for an answer over the connection that small calls of one kind share.
+    /// Drops the connection that small calls of one kind share, so that no call waits for an answer over it.
     pub(super) fn end_pipe(&self, access: Access) {
         *self.pipes[usize::from(access == Access::Write)].lock() = None;
     }

@@ -106,7 +106,7 @@ pub(crate) enum WireError {
     Ops(u16),
     #[error("a request carries a grant of {0} bytes, at most {MAX_GRANT_LEN} are allowed")]
     Grant(u32),
-    #[error("a request has access {0} and kind {1}, which mean nothing in this version")]
+    #[error("a request has access {0} and kind {1}, which this version does not know")]
     Access(u8, u8),
     #[error("the operations of a request add up to more than 2^64 bytes")]
     Total,
@@ -223,13 +223,13 @@ pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Read,
-    /// A verdict on bytes that were read past the store.
+    /// Checks bytes that the client read from shared memory.
     Check,
     Write,
     WriteAndSeal,
-    /// Makes a pair of queue pairs. What the grant permits does not matter.
+    /// Makes a pair of queue pairs, with a grant of either access.
     Pair(Access),
-    /// Tries the pair. What the grant permits does not matter.
+    /// Tries the pair, with a grant of either access.
     Probe(Access),
     /// Like the others, with the bytes going by RDMA.
     RdmaRead,

@@ -37,7 +37,8 @@ pub(super) struct FenceMap<P> {
     /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of
     /// its index.
     claims: BTreeMap<u64, Claim<P>>,
-    /// Claims that were ended while a device was at it, of whatever owner. Nobody is let in there before it has left.
+    /// Claims of any owner that were ended while a device was still using them. No other write is admitted to such a
+    /// range before the device has left it.
     draining: Vec<(Range<u64>, P)>,
     /// Number of claims at which those of finished writes are dropped.
     prune_at: usize,
@@ -327,9 +328,9 @@ mod tests {
             index: u64,
             life: u64,
         },
-        /// Local time passes.
+        /// Lets local time pass.
         Elapse(u64),
-        /// A master says the time.
+        /// A master reports the cluster time.
         Hear,
     }
 

@@ -130,28 +130,28 @@ impl<'a> HeldPass<'a> {
     }
 }
 
-/// A device's hold on a pass. The pass can be superseded meanwhile, but nobody gets its range before the hold is dropped.
-/// So drop it only when the device can't touch the range any more.
+/// A device's hold on a pass. A newer write may supersede the pass meanwhile, but it gets the range only after the hold
+/// is dropped. So drop the hold only when the device can't touch the range any more.
 pub(crate) struct DeviceHold {
     pass: WritePass,
     cut_off: Arc<CutOff>,
 }
 
-/// The order to cut a transfer's device off.
+/// Signal to cut the device of a transfer off.
 #[derive(Debug)]
 pub(crate) struct CutOff {
     ordered: CancellationToken,
-    /// Told when a hold is dropped.
+    /// Notified when a hold is dropped.
     ended: Arc<Notify>,
 }
 
 impl CutOff {
-    /// Creates an order that nobody has given yet. `ended` is told when a hold under it is dropped.
+    /// Creates a signal that is not set. `ended` is notified when a hold that uses it is dropped.
     pub(crate) fn new(ended: Arc<Notify>) -> Arc<Self> {
         Arc::new(Self { ordered: CancellationToken::new(), ended })
     }
 
-    /// Returns once the device has to be cut off.
+    /// Returns once the signal is set: the device must be cut off.
     pub(crate) async fn ordered(&self) {
         self.ordered.cancelled().await;
     }
@@ -183,8 +183,8 @@ impl WritePass {
         HeldPass::unless_superseded(self.0.try_read()?)
     }
 
-    /// Keeps the range for a device that is about to touch it; `None` when the pass is superseded already. `cut_off` is ordered
-    /// when somebody else wants the range.
+    /// Keeps the range for a device that is about to touch it; `None` when the pass is superseded already. `cut_off` is
+    /// signalled when another write or a seal needs the range.
     pub(crate) fn hold_for_device(&self, cut_off: &Arc<CutOff>) -> Option<DeviceHold> {
         let mut pass = self.0.write();
         if pass.superseded {
@@ -198,7 +198,7 @@ impl WritePass {
 impl Supersede for WritePass {
     fn supersede(&self) {
         let mut pass = self.0.write();
-        // No hold is taken from here on, and those that are there are told.
+        // No hold can be taken from here on. Signal the existing ones to end.
         pass.superseded = true;
         pass.devices.iter().for_each(|cut_off| cut_off.ordered.cancel());
     }

@@ -23,10 +23,11 @@ pub(crate) const MIN_IN_PLACE: usize = 16 << 10;
 
 /// Memory that is found by its addresses.
 pub(crate) struct Area {
-    /// Tells it from every other area, also from those that are gone.
+    /// Number of the area. No two areas of this process ever share one, so it also identifies an area that was dropped.
     pub(crate) number: u64,
     memory: Memory,
-    /// Addresses at which something of a store may come in: the end of each range, by its start. They don't overlap.
+    /// Address ranges into which a store may still write: the end of each range, keyed by its start. They don't
+    /// overlap.
     held: Mutex<BTreeMap<usize, usize>>,
     gone: Arc<Notify>,
 }
@@ -117,7 +118,7 @@ impl Area {
         }
     }
 
-    /// Notes that something of a store may come in there; returns false if that goes for some of the bytes already.
+    /// Marks a range as one into which a store may write. Returns false if part of it is marked already.
     pub(crate) fn hold(&self, base: NonNull<u8>, len: usize) -> bool {
         let (start, mut held) = (base.as_ptr() as usize, self.held.lock());
         let is_free = is_free(&held, start, len);
@@ -131,7 +132,7 @@ impl Area {
         self.held.lock().remove(&(base.as_ptr() as usize));
     }
 
-    /// Whether nothing of a store can come in there.
+    /// Whether no store can write into the range any more.
     pub(crate) fn is_free(&self, base: NonNull<u8>, len: usize) -> bool {
         is_free(&self.held.lock(), base.as_ptr() as usize, len)
     }

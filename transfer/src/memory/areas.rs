@@ -28,17 +28,17 @@ pub(crate) struct Areas {
     listed: RwLock<Listed>,
     /// Where it is registered with devices.
     exposures: Arc<AllExposures>,
-    /// Devices of transports of this memory.
+    /// RDMA devices that the transports of this memory have opened.
     pub(crate) opened: Mutex<Vec<Weak<Rdma>>>,
     next: AtomicU64,
-    /// Told when an area is gone.
+    /// Notified when an area is dropped.
     gone: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Listed {
     by_address: BTreeMap<usize, Arc<Area>>,
-    /// Number of those that have a file.
+    /// Number of areas that have a memory file.
     files: usize,
 }
 
@@ -107,7 +107,7 @@ impl Areas {
             let mut listed = self.listed.write();
             let area = listed.by_address.get(&address).filter(|area| area.file().is_none());
             let area = area.ok_or(RegisterError::Unknown { address })?;
-            // Those of one that is being dropped end somewhere else.
+            // A registry that is being dropped (`None`) removes the registrations elsewhere.
             users = self.exposures.all();
             // Calls find it under this lock only, so nobody takes it any more.
             if Arc::strong_count(area) > 1 || users.iter().any(Option::is_none) {
@@ -120,12 +120,12 @@ impl Areas {
         Ok(())
     }
 
-    /// Returns what is told when an area is gone.
+    /// Returns the notification that an area was dropped.
     pub(crate) fn gone(&self) -> Arc<Notify> {
         self.gone.clone()
     }
 
-    /// Finds the area that has these bytes, and their place in it.
+    /// Finds the area that contains these bytes, and their offset in it.
     pub(crate) fn find(&self, address: *const u8, len: usize) -> Option<(Arc<Area>, u64)> {
         let address = address as usize;
         let listed = self.listed.read();
@@ -163,7 +163,7 @@ impl ListedArea {
         &self.area
     }
 
-    /// Whether [`Self::lend`] registers nothing.
+    /// Whether [`Self::lend`] returns at once because nothing has to be registered.
     pub(crate) fn is_lent_at_once(&self) -> bool {
         self.areas.users().iter().all(|user| user.knows(&self.area, Access::Read))
     }

@@ -77,7 +77,7 @@ pub enum RegisterError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes of memory are lost until this process ends: an RDMA device did not release them")]
 pub struct LostMemory {
-    /// Its bytes.
+    /// Number of lost bytes.
     pub len: usize,
 }
 

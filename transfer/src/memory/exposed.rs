@@ -1,4 +1,4 @@
-//! Memory of a client that stores reach by a key.
+//! Client memory that stores reach by a remote key.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

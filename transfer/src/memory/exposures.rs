@@ -16,15 +16,15 @@ use super::staging::MOST_BYTES;
 pub(crate) struct Exposures {
     all: Arc<AllExposures>,
     rdma: Arc<Rdma>,
-    /// By the number of the area, and what devices of stores do there.
+    /// Registration of each area, by the area's number and by whether devices of stores also write to it.
     of_areas: Mutex<HashMap<(u64, IsWritten), Registration>>,
 }
 
-/// Whether devices of stores also write: an area that was in no read is registered for their reads alone.
+/// Whether devices of stores also write to the area. An area that no read has used is registered for their reads alone.
 type IsWritten = bool;
 
 enum Registration {
-    /// A call registers it.
+    /// A call is registering the area.
     Begun,
     At(Arc<Exposed>),
     Failed,
@@ -46,7 +46,8 @@ impl AllExposures {
             users.push(Arc::downgrade(&new));
             new
         });
-        // Before `all`: one whose other users have gone meanwhile ends with it, and removes itself.
+        // Release the lock before `all` is dropped: an entry whose other handles are gone ends with it, and removes
+        // itself from this list.
         drop(users);
         exposures
     }
@@ -105,7 +106,7 @@ impl Exposures {
         let exposed =
             exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers"));
         let state = exposed.map_or(Registration::Failed, |exposed| Registration::At(Arc::new(exposed)));
-        // It is gone if the area was forgotten meanwhile.
+        // There is no entry if the area was forgotten during the registration.
         if let Some(begun) = self.of_areas.lock().get_mut(&key(area, transfers)) {
             *begun = state;
         }

@@ -14,7 +14,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 use super::write_buffer::WriteBuffer;
 
-/// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
+/// Type of the file system that memfds live on. File systems whose pages may be missing (hugetlbfs) or come from
+/// elsewhere have other types.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Smallest page of any supported processor, in bytes.
 const PAGE: usize = 4 << 10;
@@ -77,9 +78,10 @@ impl Mapping {
 
     /// Maps a file that another process made and that should have `len` bytes, to be read.
     ///
-    /// The seals are looked at first. Without the seal against shrinking, the file's maker can cut it off after its size was
-    /// looked at and seal it then, and an access to the mapping would end this process. Files without seals, such as those of
-    /// a file system in user space, are asked for nothing else, because their answer may never come.
+    /// The seals are looked at first. Without the seal against shrinking, the file's maker can cut it off after its
+    /// size was looked at and seal it then, and an access to the mapping would end this process. Files without seals,
+    /// such as those of a file system in user space, are not queried further, because the file system might never
+    /// answer.
     pub(crate) fn of_another(file: impl AsFd, len: u64) -> io::Result<Self> {
         let seals = seals(&file)?;
         if !seals.contains(SealFlags::SHRINK) {

@@ -54,11 +54,12 @@ impl RawBytes {
         Self { base, len, device: None }
     }
 
-    /// Looks up which of these bytes lie in memory of devices. While this process has not loaded the driver of CUDA, none do, and that
-    /// is all the look. Otherwise the driver is asked for each address, which takes less than a copy of its bytes.
+    /// Looks up which of these bytes lie in memory of devices. If this process has not loaded the CUDA driver, no
+    /// address is checked. Otherwise the driver is asked about each address, which takes less time than a copy of its
+    /// bytes.
     ///
     /// # Errors
-    /// When the driver does not tell.
+    /// When the driver does not say where an address lies.
     pub fn locate<'r>(all: impl IntoIterator<Item = &'r mut Self>) -> Result<(), DeviceError> {
         let Some(cuda) = Cuda::of_this_process().map_err(DeviceError::of_driver)? else { return Ok(()) };
         all.into_iter().filter(|bytes| !bytes.is_empty()).try_for_each(|bytes| {

@@ -21,11 +21,11 @@ pub(crate) struct Reached {
     area: Arc<Area>,
     at: u64,
     len: u64,
-    /// `None` if they only read them.
+    /// `None` if the devices of stores only read the bytes.
     hold: Option<Arc<Hold>>,
 }
 
-/// Bytes that a store was asked to write to. They are held until nothing of it can come in any more.
+/// Bytes that a store was asked to write to. They stay held until no write of that store can arrive any more.
 struct Hold {
     area: Arc<Area>,
     base: NonNull<u8>,
@@ -86,7 +86,7 @@ impl Reached {
         Self { exposures: exposures.clone(), area, exposed, at, len: len as u64, hold }.anywhere()
     }
 
-    /// Itself, if it is registered as a whole.
+    /// Returns the bytes if one registration covers all of them.
     fn anywhere(self) -> Option<Self> {
         self.exposed.covers(self.at, self.len).then_some(self)
     }

@@ -16,8 +16,8 @@ use crate::checksum::{Checksum, RunningChecksum};
 
 /// Memory that a read fills: borrowed bytes, [raw ones](RawBytes), or a part of [lent memory](crate::LentMemory).
 ///
-/// Bytes of lent memory are filled only while no device of a store may write there. A future that is dropped sees to that;
-/// one that is leaked does not, nor does a device that can't be stopped.
+/// Bytes of lent memory are filled only while no device of a store may write there. Dropping a future ends such writes.
+/// A leaked future does not, and neither does a device that can't be stopped.
 pub struct ReadBuffer<'a> {
     base: NonNull<u8>,
     len: usize,
@@ -29,11 +29,11 @@ pub struct ReadBuffer<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Filled<'a> {
     Borrowed,
-    /// Devices of stores may write to it, unless something of another read can still come in.
+    /// Lent memory. Devices of stores may write to it, unless a write for another read may still arrive.
     Lent(&'a Area),
-    /// They may write to it, too.
+    /// Raw memory. Devices of stores may write to it, too.
     Raw,
-    /// None of this can: it is memory of a device of this process.
+    /// Memory of a device of this process. No device of a store can write to it.
     Device(Device),
 }
 

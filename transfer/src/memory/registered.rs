@@ -18,7 +18,7 @@ const PIECE: u64 = 1 << 30;
 /// Number of threads that register a segment at a device.
 const THREADS: usize = 4;
 
-/// A segment's registrations.
+/// Registrations of a segment, one for each device.
 pub(crate) struct Registered {
     /// By the number of the device.
     at_devices: Vec<AtDevice>,
@@ -29,7 +29,7 @@ pub(crate) struct Registered {
 #[derive(Default)]
 struct AtDevice {
     pieces: OnceLock<Pieces>,
-    /// Why it failed the last time.
+    /// Error of the last attempt.
     failed: Mutex<Option<NoRdma>>,
 }
 
@@ -100,7 +100,7 @@ impl Registered {
             let made = Pieces::new(device, memory.part(0, len), Access::Local);
             *at.failed.lock() = made.as_ref().err().cloned();
             if let Ok(pieces) = made {
-                // A second one is dropped.
+                // Another call may have set it first. This one is then dropped.
                 let _ = at.pieces.set(pieces);
             }
         });
@@ -164,7 +164,7 @@ pub(super) fn on_threads<T: Send>(count: usize, threads: usize, work: impl Fn(us
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(count) {
-            // A thread that can't be started is missed by nobody: this one goes on until all is done.
+            // If no further thread can be started, this one does the remaining work alone.
             let _ = thread::Builder::new().spawn_scoped(scope, go_on);
         }
         go_on();
@@ -201,7 +201,7 @@ impl Pieces {
         Ok(Self { regions, piece })
     }
 
-    /// One registration of all of some memory.
+    /// Wraps one registration that covers all of the memory.
     pub(super) fn whole(region: Region) -> Self {
         Self { piece: (region.len() as u64).max(1), regions: vec![region] }
     }

@@ -76,7 +76,7 @@ impl RegisteredMemory {
             Ok(area) => Ok(Self { base: area.area().base(), len, owner: Arc::new(Owner::Area(area)) }),
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(RegisterError::OutOfMemory(len)),
             Err(error) => {
-                tracing::debug!(%error, len, "stores don't reach a buffer");
+                tracing::debug!(%error, len, "cannot allocate a buffer that stores reach");
                 Self::allocate(len)
             }
         }

@@ -57,12 +57,12 @@ pub struct Segment {
 struct CurrentStamps {
     /// `None` where the system can't share them.
     stamps: Option<Arc<Stamps>>,
-    /// Whether a fence has them.
+    /// Whether a fence uses them.
     taken: bool,
 }
 
 impl CurrentStamps {
-    /// Ends stamps that a fence has, and allocates others.
+    /// Ends stamps that a fence uses, and allocates new ones.
     fn renew(&mut self, segment: SegmentNumber, len: u64) {
         if std::mem::take(&mut self.taken) {
             if let Some(old) = self.stamps.take() {
@@ -199,7 +199,7 @@ impl Segment {
         self.registered.get()?.lacks()
     }
 
-    /// Returns its registrations.
+    /// Returns the registrations with network cards; `None` before the first attempt.
     pub(crate) fn registered(&self) -> Option<&Registered> {
         self.registered.get()
     }

@@ -37,7 +37,7 @@ pub(super) struct Pool {
     permits: Arc<Semaphore>,
 }
 
-/// Part of a registered chunk. Whoever has it is the only one who uses its bytes.
+/// Part of a registered chunk, whose bytes only the owner of this value uses.
 struct Block {
     chunk: Arc<Chunk>,
     base: NonNull<u8>,
@@ -46,8 +46,8 @@ struct Block {
 /// Memory that is registered as one.
 struct Chunk {
     exposed: Exposed,
-    /// Set when a request in it did not end well. Then it is not used again, so that its key, which the store may still
-    /// have packets with, ends with the last request in it.
+    /// Set when a request in it did not end well. The chunk is then not used again, and its remote key is revoked with
+    /// the last request in it: a store may still send packets that carry the key.
     retired: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Pool {
         })
     }
 
-    /// Bytes that nobody uses now.
+    /// Bytes of the blocks that no request uses.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.lock().len() as u64 * BLOCK
     }
@@ -88,7 +88,7 @@ impl Pool {
     /// Adds a chunk, unless there are `count` blocks by now, or that has failed a moment ago: it costs milliseconds, and the limit
     /// that it met stays for longer. It registers memory, so call it off the runtime.
     fn grow(&self, devices: &Devices, count: usize) -> Result<(), NoRdma> {
-        // One call at a time grows.
+        // One call grows the pool at a time.
         let mut failed = self.failed.lock();
         if self.free.lock().len() >= count {
             return Ok(());
@@ -101,7 +101,7 @@ impl Pool {
         *failed = None;
         let mut blocks = Vec::new();
         grow(devices, &mut blocks).inspect_err(|why| {
-            tracing::warn!("{why}: bytes go over TCP");
+            tracing::warn!("bytes go over TCP instead of RDMA: {why}");
             *failed = Some((Instant::now() + AGAIN, why.clone()));
         })?;
         self.free.lock().append(&mut blocks);
@@ -110,7 +110,7 @@ impl Pool {
 
     /// Why memory can't be registered at present.
     pub(super) fn why_not(&self) -> Option<NoRdma> {
-        // Growing takes long, and says nothing about that.
+        // The lock is held while the pool grows, which takes long and does not mean that growing fails.
         let failed = self.failed.try_lock()?;
         failed.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, why)| why.clone())
     }
@@ -118,7 +118,7 @@ impl Pool {
 
 /// Adds the blocks of a new chunk.
 fn grow(devices: &Devices, free: &mut Vec<Block>) -> Result<(), NoRdma> {
-    let failed = |error: &dyn std::fmt::Display| NoRdma(format!("no buffers for RDMA: {error}"));
+    let failed = |error: &dyn std::fmt::Display| NoRdma(format!("cannot allocate buffers for RDMA: {error}"));
     // Shared, because a private mapping would be copied on write after a fork, and the card would go on with the old pages.
     let file = memory_file("mc-rdma", BLOCK * CHUNK_BLOCKS).map_err(|(_, error)| failed(&error))?;
     let memory =

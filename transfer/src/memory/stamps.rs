@@ -41,7 +41,7 @@ impl Stamps {
         mapping.withhold_from_children();
         // A write must not meet a machine without memory.
         mapping.populate(&file, 0..len).ok()?;
-        // Others can't write them. This process has mapped them before.
+        // No other process can write the stamps. This process can, through the mapping that it already has.
         rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL).ok()?;
         Some(Self { mapping, file })
     }
@@ -98,7 +98,7 @@ fn stamps<'a>(mapping: &'a Mapping, range: &Range<u64>) -> &'a [AtomicU64] {
     if range.is_empty() {
         return &[];
     }
-    // After the first word.
+    // Skip the first word.
     let (first, end) = (1 + range.start / BLOCK, 1 + range.end.div_ceil(BLOCK));
     let (offset, len) = (first * STAMP_LEN, (end - first) * STAMP_LEN);
     assert!(mapping.contains(offset, len), "stamps {first} to {end} of {} bytes", mapping.len());

@@ -11,8 +11,8 @@ use super::{ACCEPT_PAUSE, DataServer};
 use crate::path::shm::ShmAccess;
 use crate::path::shm::server::{close, share};
 
-/// Maximum number of processes that have the descriptors at the same time; the others use TCP. A store has more descriptors
-/// to spare than that, beside those for data connections.
+/// Maximum number of processes that have the descriptors at the same time; the others use TCP. A store can spare this
+/// many descriptors beside those of data connections.
 const MOST: usize = 128;
 /// Maximum number of processes that are refused at the same time.
 const REFUSED_AT_ONCE: usize = 16;
@@ -46,7 +46,7 @@ impl DataServer {
             let admitted = admitted.and_then(|theirs| access.admits(theirs.uid()));
             let places = if admitted.is_ok() { &places } else { &refusals };
             let Ok(place) = places.clone().try_acquire_owned() else {
-                tracing::debug!(most = MOST, "too many clients have the segments");
+                tracing::debug!(most = MOST, "too many clients share memory: this one uses TCP");
                 let Some(Ok(turn)) = shutdown.run_until_cancelled(closers.clone().acquire_owned()).await
                 else {
                     break;

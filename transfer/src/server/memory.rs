@@ -11,7 +11,7 @@ use crate::transport::Peer;
 /// The memory of a store: its segments, which come and go while it serves.
 #[derive(Default)]
 pub struct Memory {
-    /// By number; `None` is a segment that was unmounted, whose number is not used again.
+    /// Segments by number. `None` marks a segment that was unmounted; its number is not used again.
     segments: RwLock<Vec<Option<Arc<Segment>>>>,
     /// The present server, or one that has ended.
     server: RwLock<Weak<DataServer>>,
@@ -24,12 +24,12 @@ impl Memory {
         Self { segments: RwLock::new(segments.into_iter().map(Some).collect()), server: RwLock::default() }
     }
 
-    /// See [`DataServer::admit_own_calls`].
+    /// Sets the server that serves this memory: see [`DataServer::admit_own_calls`].
     pub(crate) fn set_server(&self, server: &Arc<DataServer>) {
         *self.server.write() = Arc::downgrade(server);
     }
 
-    /// Returns the server of the memory if `peer` means that, and not an earlier or later epoch.
+    /// Returns the server of this memory if `peer` names this store and its present epoch.
     pub(crate) fn server(&self, peer: &Peer) -> Option<Arc<DataServer>> {
         let server = self.server.read().upgrade()?;
         server.served().is_of(peer).then_some(server)

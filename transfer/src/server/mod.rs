@@ -44,7 +44,7 @@ pub struct DataServerConfig {
     pub epoch: SegmentEpoch,
     /// Key that seals the grants.
     pub key: GrantKey,
-    /// The memory.
+    /// Segments to serve, by number.
     pub segments: Vec<Arc<Segment>>,
     /// The cluster's id and time. A store that moves to another cluster serves it under a new epoch, with a new server,
     /// because the old cluster's indexes and time order all earlier grants and writes.
@@ -218,7 +218,7 @@ impl DataServer {
         drop(listener);
         connections.close();
         connections.wait().await;
-        // The memory may be served under another fence next, which knows nothing of their passes.
+        // The memory may be served under another fence next, and that fence does not know the passes of these copies.
         self.copiers.ended().await;
         drop(own_calls);
     }
@@ -263,7 +263,7 @@ impl DataServer {
     /// Refuses a connection: tells the client that there are too many.
     async fn refuse_connection(&self, stream: TcpStream) {
         Counters::add(&self.served.counters.connections_refused, 1);
-        // Before the client is told: there may be room when it tries again.
+        // Signalled before the client is answered: a place may be free when the client tries again.
         self.crowded.notify_one();
         let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
         let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;

@@ -48,7 +48,7 @@ enum State {
     #[default]
     Waiting,
     Running,
-    /// It runs no more, or never.
+    /// The work has ended, or will never begin.
     Over,
 }
 

@@ -1,4 +1,4 @@
-//! Which bytes of a call go through which buffer.
+//! Plans which bytes of a call go through which buffer.
 
 use mc_cuda::{Device, DeviceCopy};
 
@@ -7,7 +7,7 @@ use crate::RawBytes;
 /// Bytes that go through a buffer at the same time.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Operations, or one cut of an operation that is longer than a buffer.
+    /// Whole operations, or one cut of an operation that is longer than a buffer.
     pub(super) cuts: Vec<Cut>,
     /// Whether its operations are whole.
     pub(super) is_whole: bool,

@@ -44,7 +44,7 @@ unsafe impl Sync for Buffer {}
 
 /// A buffer, and the right to use it alone.
 pub(super) struct Lease {
-    /// Taken at the drop alone.
+    /// Taken only when the lease is dropped.
     buffer: ManuallyDrop<Buffer>,
     stages: Arc<Stages>,
     _room: OwnedSemaphorePermit,
@@ -58,7 +58,7 @@ impl Stages {
 
     /// Waits for a buffer, and makes one if there is none.
     pub(super) async fn lease(self: &Arc<Self>, device: Device) -> Result<Lease, DeviceError> {
-        // Never closed.
+        // The semaphore is never closed.
         let room = self.room.clone().acquire_owned().await;
         let room = room.map_err(DeviceError::new)?;
         let idle = self.idle.lock().pop();

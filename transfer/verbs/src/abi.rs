@@ -375,7 +375,7 @@ mod tests {
 
     use super::*;
 
-    /// Each line says to a C compiler what the one of Rust knows.
+    /// Each line gives the layout or value that Rust uses, for a C compiler to compare with the header.
     macro_rules! lines {
         ($($name:ident)*) => {
             [$(format!("_Static_assert({} == {}, \"\");\n", stringify!($name), $name)),*].concat()
@@ -399,10 +399,10 @@ mod tests {
     fn sizes_offsets_and_values_are_those_that_a_c_compiler_compares_with_the_header() {
         let written = [
             "#include <stddef.h>\n\n#include <infiniband/verbs.h>\n\n".to_owned(),
-            // Those that this crate makes room for.
+            // Structures that this crate allocates, so their whole size must match.
             lines!(sizeof: ibv_device_attr ibv_gid_entry ibv_async_event ibv_qp_cap ibv_qp_init_attr ibv_qp_attr),
             lines!(sizeof: ibv_sge ibv_send_wr ibv_recv_wr ibv_wc),
-            // The others are longer, or, as that of ports, may become so.
+            // These structures are longer in the library or, like that of ports, may grow.
             lines!(ibv_context: device, ops, cmd_fd, async_fd, num_comp_vectors),
             lines!(ibv_context_ops: poll_cq, req_notify_cq, post_send, post_recv),
             lines!(ibv_comp_channel: context, fd),

@@ -23,9 +23,9 @@ pub struct Port {
 /// State of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It carries packets.
+    /// The port carries packets.
     Active,
-    /// It does not, by the name of its state.
+    /// The port carries no packets; the text is the name of its state.
     Not(&'static str),
 }
 
@@ -106,7 +106,7 @@ pub struct Choice {
     pub reasons: Vec<String>,
 }
 
-/// How good an address is; the largest is taken.
+/// Preference of an address; the largest is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Unusable,
@@ -171,7 +171,7 @@ pub fn choose(ports: &[Port], wanted: Wanted) -> Choice {
             }
             PortState::Active => {}
         }
-        // Of equals the first.
+        // Among equals, the first one is chosen.
         let is_wanted = |gid: &&Gid| wanted.gid_index.is_none_or(|wanted| wanted == gid.index);
         let best = port.gids.iter().rev().filter(is_wanted).max_by_key(|gid| gid.rank(port.link).0);
         let best = best.filter(|gid| gid.rank(port.link).0 > Rank::Unusable);

@@ -36,12 +36,12 @@ pub struct Limits {
     pub completions: u32,
 }
 
-/// Something that a device tells of its own accord.
+/// An asynchronous event of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A port, its addresses or its keys changed, by the name of the event: read them again.
     Changed(String),
-    /// The device has failed. It works again at the earliest when it is opened again.
+    /// The device has failed. It must be opened again.
     Fatal,
     /// Something that needs no action.
     Other,
@@ -270,7 +270,7 @@ impl Device {
                     _ => PortState::Not("not active"),
                 },
                 link: if is_ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
-                // 1 is 256 bytes, and each next number twice as much.
+                // 1 stands for 256 bytes; each further number doubles the size.
                 active_mtu: 128 << port.active_mtu.min(5),
                 lid: port.lid,
                 gids: gids.iter().filter(|(of, _)| *of == number).map(|(_, gid)| *gid).collect(),

@@ -9,7 +9,7 @@ pub enum VerbsError {
          libibverbs (Fedora, RHEL)"
     )]
     NoLibrary(String),
-    /// The machine has no RDMA.
+    /// The system offers no RDMA devices.
     #[error("this machine offers no RDMA devices: {0}")]
     NoDevices(io::Error),
     /// No device has that name.
@@ -17,10 +17,10 @@ pub enum VerbsError {
     NoSuchDevice {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// Names of the devices that exist.
         there: String,
     },
-    /// A step failed.
+    /// A call of the library failed.
     #[error("RDMA device {device}: cannot {step}: {source}")]
     Step {
         /// Name of the device.

@@ -82,7 +82,7 @@ impl Verbs {
             return Ok(verbs);
         }
         let verbs = Self::open(NAME)?;
-        // Another thread may have been faster: then this one's count of the library is given back.
+        // Another thread may have been faster. Then this handle of the library is closed again.
         Ok(OPENED.get_or_init(|| verbs))
     }
 

@@ -14,11 +14,11 @@ use crate::device::{Device, Domain};
 use crate::error::VerbsError;
 use crate::queue::CompletionQueue;
 
-/// Priority of the packets' way through routers: as many hops as IP allows by default.
+/// Hop limit of the packets: as many routers as IP allows by default.
 const HOPS: u8 = 64;
 /// Time that a peer waits before it answers "not ready" again: 12 is 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
-/// Number of times to repeat a message to a peer that is not ready for it. 7 is for ever, so less.
+/// Number of times to repeat a message to a peer that is not ready for it. It must be below 7, which means forever.
 const NOT_READY_RETRIES: u8 = 6;
 
 /// Address of a queue pair, for its peer.
@@ -51,18 +51,18 @@ pub struct Capacity {
     pub remote: bool,
 }
 
-/// How long a queue pair waits for a silent peer.
+/// Retransmission settings: how long a queue pair waits for a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Exponent of the time after which a packet is sent again: 4.096 us times 2 to this, so 14 is 67 ms. Some devices take up to
     /// four times as long.
     pub timeout: u8,
-    /// Number of repetitions, at most 6: drivers take 7 for ever.
+    /// Number of repetitions, at most 6: 7 would mean forever.
     pub retries: u8,
 }
 
 impl Default for Timing {
-    /// A lost packet costs 67 ms, and a silent peer is given up after 0.47 s.
+    /// A lost packet costs 67 ms, and requests to a silent peer fail after 0.47 s.
     fn default() -> Self {
         Self { timeout: 14, retries: 6 }
     }
@@ -140,8 +140,8 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// Creates a queue pair that is not connected. `first_packet` should be drawn at random, so that packets of an earlier
-    /// connection are not taken for its own.
+    /// Creates a queue pair that is not connected. `first_packet` should be drawn at random, so that packets of an
+    /// earlier connection are not mistaken for packets of this one.
     ///
     /// # Errors
     /// [`VerbsError`].
@@ -313,7 +313,7 @@ impl QueuePair {
         }
         let mut requests: Vec<abi::ibv_send_wr> =
             works.iter().zip(&mut pieces).map(|(work, pieces)| request(work, pieces)).collect();
-        // From the last one on, so that each has the address of the next one.
+        // Built from the last request back, because each holds the address of the next one.
         let mut next = std::ptr::null_mut();
         for request in requests.iter_mut().rev() {
             request.next = next;
@@ -348,7 +348,7 @@ impl QueuePair {
         let Some(live) = *pair else { return Ok(()) };
         // SAFETY: live, and under the lock nobody else uses it.
         let mut done = unsafe { (self.domain.device().verbs().ibv_destroy_qp)(live.as_ptr()) };
-        // The kernel says this of a device that was taken out, after it has ended all that was under way there.
+        // The kernel returns this for a device that was removed, after it has ended all accesses of the device.
         if done.abs() == rustix::io::Errno::IO.raw_os_error() {
             done = 0;
         }
@@ -358,7 +358,7 @@ impl QueuePair {
     }
 }
 
-/// The error number for a driver without an operation: "function not implemented".
+/// Error number of an operation that the driver lacks: "function not implemented".
 const NO_OPERATION: i32 = 38;
 
 fn destroyed() -> PostError {

@@ -159,7 +159,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for a wake-up at the next completion. Completions that came before are not told, so take them afterwards.
+    /// Asks for a wake-up at the next completion. Completions that came before cause no wake-up, so take them after
+    /// this call.
     ///
     /// # Errors
     /// [`VerbsError`].
@@ -187,7 +188,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Takes the wake-ups that there are. A thread that waits for the queue's descriptor itself calls this after it.
+    /// Clears the pending wake-ups. A caller that polls the queue's descriptor itself calls this afterwards.
     pub fn clear(&self) {
         let mut wakes = 0;
         loop {
@@ -212,7 +213,7 @@ impl CompletionQueue {
     }
 }
 
-/// The error number of an operation that a driver does not have.
+/// Error number of an operation that a driver lacks.
 fn libc_enosys() -> i32 {
     rustix::io::Errno::NOSYS.raw_os_error()
 }

@@ -21,7 +21,7 @@ pub unsafe trait Memory: Send + Sync + 'static {
     fn range(&self) -> (NonNull<u8>, usize);
 }
 
-/// Permitted uses of a region, besides being sent from.
+/// Accesses that a region permits, besides sending from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reads of this process write to it.
@@ -42,7 +42,7 @@ pub struct RegisterError {
     pub bytes: usize,
     /// The system's error.
     pub source: io::Error,
-    /// What is known of the cause, and what to do.
+    /// Cause and advice, appended to the text of the error; empty if unknown.
     pub why: String,
 }
 
@@ -64,7 +64,7 @@ impl RegisterError {
 pub struct Region {
     region: NonNull<abi::ibv_mr>,
     domain: Arc<Domain>,
-    /// `None` once it was leaked, because the device would not forget it.
+    /// `None` once it was leaked, because the device did not release it.
     memory: Option<Arc<dyn Memory>>,
 }
 

@@ -1,4 +1,4 @@
-//! A try of a device with itself.
+//! Test of a device against itself.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -75,7 +75,7 @@ pub fn self_test(domain: &Arc<Domain>, path: Path) -> Result<(), String> {
     let local = Region::new(domain, near.clone(), Access::Local).map_err(|error| failed(&error))?;
     let remote = Region::new(domain, far.clone(), Access::Remote).map_err(|error| failed(&error))?;
     let capacity = Capacity { requests: 2, pieces: 1, messages: 1, reads_at_once: 1, remote: true };
-    // Dropped before the regions, in any case.
+    // Dropped before the regions on every path.
     let pair = |first_packet| QueuePair::new(domain, &queue, path, capacity, first_packet);
     let one = pair(0x10_0000).map_err(|error| failed(&error))?;
     let two = pair(0x20_0000).map_err(|error| failed(&error))?;

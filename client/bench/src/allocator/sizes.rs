@@ -48,7 +48,7 @@ const UNIFORM_OBJECTS: u64 = 1 << 16;
 /// Sizes of one run: one pool that is filled again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sizes {
-    /// One size.
+    /// Objects of this size only.
     One(u64),
     /// Pages of a large and a small object: all large ones of a call, then all small ones.
     Paired,

@@ -38,7 +38,7 @@ impl Prober {
         let objects = u64::from(objects);
         for block in 0..objects {
             let (key, value) = keys.object(block);
-            let put = client.put(&key, &value).await.context("the first objects")?;
+            let put = client.put(&key, &value).await.context("cannot put the first objects")?;
             ensure!(put == Put::Stored, "the first put of {key} answered {put:?}");
         }
         Ok(Self { client, keys, objects, next: AtomicU64::new(objects), transport })
@@ -110,7 +110,7 @@ impl Clients {
     pub(super) async fn start(count: u32, masters: &str, prober: &Prober) -> Result<Self> {
         let counts = Arc::new(Counts::default());
         let connecting = stream::iter(0..count).map(|number| async move {
-            let client = connect(masters, &prober.transport).await.context("connecting a client")?;
+            let client = connect(masters, &prober.transport).await.context("cannot connect a client")?;
             ensure!(client.connected(READY_WITHIN).await, "client {number} finds no leader");
             Ok((number, client))
         });

@@ -92,7 +92,7 @@ pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> 
 fn make_room(args: &FleetArgs) -> Result<()> {
     let (store, client, rest) = DESCRIPTORS;
     let needed = u64::from(args.stores) * store + u64::from(args.clients) * client + rest;
-    let limit = mc_process::raise_descriptor_limit().context("the limit on open files")?;
+    let limit = mc_process::raise_descriptor_limit().context("cannot raise the limit on open files")?;
     ensure!(
         limit.is_none_or(|limit| limit >= needed),
         "{} stores and {} clients take up to {needed} descriptors, and this process may have {}: raise the hard limit \

@@ -44,7 +44,7 @@ fn rss_mib(pid: u32) -> Result<f64> {
     let text = read(pid, "status")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    Ok(kib.context("no VmRSS in /proc/PID/status")? / 1024.0)
+    Ok(kib.context("/proc/PID/status of a measured process has no VmRSS: it has probably ended")? / 1024.0)
 }
 
 fn read(pid: u32, what: &str) -> Result<String> {

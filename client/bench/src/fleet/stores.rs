@@ -36,7 +36,7 @@ impl Stores {
             .thread_name("fleet-links")
             .enable_all()
             .build()
-            .context("threads for the stores' links")?;
+            .context("cannot start the threads for the stores' heartbeats")?;
         let handle = links.handle().clone();
         let links = Links(Some(links));
         let start = |number: u32| {

@@ -54,7 +54,7 @@ pub(super) struct Load {
 /// Counts of one stretch of time.
 #[derive(Debug)]
 pub(super) struct Counts {
-    /// Objects put.
+    /// Number of objects that were put.
     pub(super) puts: u64,
     /// Puts that failed, for lack of space or otherwise.
     pub(super) failed: u64,
@@ -108,7 +108,7 @@ impl Load {
         }
         counts.took = begun.elapsed();
         over.store(true, Ordering::Relaxed);
-        counts.add(&reader.await.context("the reader failed")?);
+        counts.add(&reader.await.context("the reading task panicked")?);
         Ok(counts)
     }
 

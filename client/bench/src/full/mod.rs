@@ -114,7 +114,7 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
         let outcome = measured(&cluster, kind, args).await;
         loads.push(outcome.map_err(|error| cluster.explain(error))?);
     }
-    let machine = machine.context("no load was measured")?;
+    let machine = machine.context("no load was measured, which is a bug in this bench")?;
     let turn_seconds = args.duration.0.as_secs_f64();
     let report =
         Report { bench: "full", rounds: args.rounds, threads: args.threads, turn_seconds, loads, machine };

@@ -77,7 +77,7 @@ struct LeaderLost {
     hit_ratio: f64,
     /// Hit ratio of the rest without it.
     undisturbed: f64,
-    /// Difference of both.
+    /// Hit ratio lost with the leader: the difference of the two ratios above.
     loss: f64,
 }
 

@@ -105,7 +105,7 @@ fn streams(address: &str, direction: Direction, count: usize) -> Result<f64> {
             Ok(stream)
         })
         .collect::<std::io::Result<_>>()
-        .context("a plain stream to the bench's store")?;
+        .context("cannot measure a plain stream to the bench's store")?;
     let begun = Instant::now();
     thread::scope(|scope| {
         for mut stream in connected {
@@ -149,7 +149,7 @@ pub(super) fn serial(address: &str, direction: Direction, len: u64) -> Result<f6
         }
         Ok(moved as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64())
     };
-    run().context("a plain stream to the bench's store")
+    run().context("the plain stream to the bench's store failed")
 }
 
 fn memcpy(from: &[u8], to: &mut [u8]) -> f64 {
@@ -188,7 +188,7 @@ fn perftest(program: &str, device: &str, size: u64) -> Result<f64> {
         }
         // The server may not listen yet.
         if begun.elapsed() > Duration::from_secs(5) {
-            break Err(anyhow::anyhow!("{program} printed no rate: {text}"));
+            break Err(anyhow::anyhow!("{program} printed no rate within 5 s; its output: {text}"));
         }
         thread::sleep(Duration::from_millis(50));
     };
@@ -198,6 +198,6 @@ fn perftest(program: &str, device: &str, size: u64) -> Result<f64> {
     }
     server.wait()?;
     let rate = rate?;
-    ensure!(rate > 0.0, "{program} measured nothing");
+    ensure!(rate > 0.0, "{program} measured a rate of 0");
     Ok(rate.round())
 }

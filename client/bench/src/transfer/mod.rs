@@ -165,7 +165,7 @@ enum Buffers {
     Get(Vec<LentMemory>),
 }
 
-/// The client's end.
+/// Client side of the bench.
 struct Client {
     transport: Arc<dyn Transport>,
     transports: Transports,
@@ -289,7 +289,7 @@ impl Client {
         (0..streams).for_each(|_| drop(running.spawn(stream())));
         let measured = tokio::select! {
             measured = self.measure(EACH) => measured,
-            Some(error) = running.join_next() => Err(error?).context("a stream beside the calls"),
+            Some(error) = running.join_next() => Err(error?).context("a stream of --beside failed"),
         };
         Ok(measured?.1)
     }
@@ -337,7 +337,7 @@ impl Caller {
                 self.transport.read(&target.peer, &target.read, &mut ops, deadline).await
             }
             Buffers::Put(buffers) => {
-                // Each call is a put of its own: a later owner of the same memory, which it seals.
+                // Each call is a separate put: it gets a later allocation of the same memory, and seals it.
                 let ranges = (0..batch).map(|nth| (offset(nth), size));
                 let grant = target.write_grant(self.next, ranges);
                 let ops: Vec<WriteOp<'_>> = (0..)
@@ -348,7 +348,7 @@ impl Caller {
             }
         };
         for answer in answers {
-            answer.context("a call to the bench's store")?;
+            answer.context("a call to the bench's store failed")?;
         }
         Ok(())
     }

@@ -75,10 +75,10 @@ impl Child {
         let mut process = command.spawn().context("cannot start the bench's store")?;
         let out = process.stdout.take().context("the store has no standard output")?;
         let line = BufReader::new(out).lines().next_line().await?;
-        let line = line.context("the bench's store ended: its reason is above")?;
+        let line = line.context("the bench's store ended before it was ready: see its message above")?;
         let ready: Ready = serde_json::from_str(&line).context("the first line of the bench's store")?;
         let peer = Peer {
-            cluster: ready.cluster.parse().context("the cluster of the bench's store")?,
+            cluster: ready.cluster.parse().context("cannot parse the cluster id of the bench's store")?,
             store: StoreId(ready.store),
             epoch: SegmentEpoch(ready.epoch),
             endpoints: vec![PeerEndpoint {

@@ -146,7 +146,7 @@ async fn add(admin: &Admin, address: &str, patience: Duration, output: Output) -
         let reply = admin.list_members().await?;
         let leader = reply.leader.as_ref().map(|leader| leader.node);
         let Some(member) = reply.members.iter().find(|member| member.node == added.node) else {
-            bail!("{} was removed again while it caught up", added.node);
+            bail!("{} was removed by another command while it caught up", added.node);
         };
         let (votes, late) = (member.voter, Instant::now() >= deadline);
         if votes || late {

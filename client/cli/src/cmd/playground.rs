@@ -73,7 +73,7 @@ struct Report {
     leader_before: String,
     leader_after: String,
     killed_pid: u32,
-    /// generated or trace.
+    /// `generated` or `trace`.
     workload: &'static str,
     /// Requests of the workload that were served.
     requests: u64,

@@ -21,7 +21,7 @@ struct Segment<'a> {
     state: &'static str,
     size_bytes: u64,
     used_bytes: u64,
-    /// Replicas in it.
+    /// Number of replicas in the segment.
     objects: u64,
 }
 

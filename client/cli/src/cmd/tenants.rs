@@ -111,7 +111,8 @@ fn changed(now: Quota, limits: &TenantLimits) -> Quota {
     now.with_bytes(limits.bytes.unwrap_or(now.bytes)).with_objects(limits.objects.unwrap_or(now.objects))
 }
 
-/// Returns the quota of tenants that have none of their own and nothing in the pool, so that they are not listed.
+/// Returns the default quota. It applies to a tenant that the leader does not list: one without a quota of its own and
+/// without objects.
 fn default_quota(settings: &[Setting]) -> Result<Quota> {
     let value = |name: &str| {
         let setting = settings.iter().find(|setting| setting.name == name);

@@ -166,7 +166,10 @@ fn every_alert_has_a_condition_a_duration_a_severity_a_summary_and_a_runbook() {
         assert!(["critical", "warning"].contains(&severity.as_str()), "Mc{name}: {severity}");
         value("        annotations:");
         assert!(quoted(value("          summary: ")).ends_with('.'), "Mc{name}: the summary is no sentence");
-        assert!(quoted(value("          runbook: ")).starts_with("docs/operations/"), "Mc{name}: the runbook");
+        assert!(
+            quoted(value("          runbook: ")).starts_with("docs/operations/"),
+            "Mc{name}: the runbook"
+        );
     }
     assert!(names.len() > 5, "{names:?}");
 }

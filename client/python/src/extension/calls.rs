@@ -127,6 +127,6 @@ pub(super) async fn open_puts(
         async move { client.batch_put_session(&members, &options).await.into_iter() }
     });
     let mut opened = join_all(open).await;
-    // Those of a group come in the order of their items, and `names` has every group.
+    // The sessions of a group come in the order of their items, and `names` contains every group.
     groups.iter().filter_map(|group| opened[names.binary_search(&group).ok()?].next()).collect()
 }

@@ -657,7 +657,8 @@ fn moved_results(
     results::numbers(py, numbers, form, call)
 }
 
-/// Of what was done or found nothing: 0 or OBJECT_NOT_FOUND, or `True` and `False`.
+/// Converts results of calls that either did something or found nothing: to 0 or OBJECT_NOT_FOUND, or to `True` and
+/// `False`.
 fn done_results(py: Python<'_>, done: Vec<Result<bool, Error>>, form: Form) -> PyResult<Py<PyAny>> {
     match form {
         Form::Codes => {

@@ -24,7 +24,7 @@ pub(super) struct Lines {
 struct Waiting {
     lines: VecDeque<Line>,
     lost: u64,
-    /// Nobody takes lines any more.
+    /// Whether the reader has stopped, so that no more lines are kept.
     stopped: bool,
 }
 

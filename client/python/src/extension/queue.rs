@@ -1,4 +1,4 @@
-//! Calls that nobody waits for, and the queue of their results: for asyncio and for LMCache's connector.
+//! Calls that no thread waits for, and the queue of their results: for asyncio and for LMCache's connector.
 //!
 //! A call is a task of the runtime. It owns addresses, and this queue the exports of the buffers behind them, where the call has taken objects
 //! rather than addresses. When the task has
@@ -127,7 +127,7 @@ impl Queue {
         let mut drained = Vec::with_capacity(ended.len());
         for (number, convert) in ended {
             let call = self.running.lock().calls.remove(&number);
-            // Not under the lock: the end of an export may run Python.
+            // Dropped outside the lock: releasing an export may run Python.
             drop(call);
             drained.push(match convert.map(|convert| convert(py)) {
                 None => (number, false, None, None),

@@ -63,7 +63,7 @@ impl Reached {
             }
             user.remove();
         }
-        // Not under the lock, which other clients take. One that registers the range meanwhile has its bytes copied.
+        // Outside the lock, which other clients take. A client that registers the range meanwhile has its bytes copied.
         loop {
             match self.host.unregister(address as *const u8) {
                 Ok(()) => return Ok(()),

@@ -16,12 +16,12 @@ use crate::{Call, mooncake};
 /// Result of an item that is a number where it succeeded.
 pub(super) type Numbers = Vec<Result<Option<i64>, Error>>;
 
-/// Form of results.
+/// Form in which a call returns its results to Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Values, `None` for a miss, and exceptions.
     Values,
-    /// Codes of Mooncake.
+    /// Result codes of Mooncake, as integers.
     Codes,
 }
 

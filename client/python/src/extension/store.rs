@@ -18,7 +18,7 @@ use super::{args, error};
 const UNMOUNT: Duration = Duration::from_secs(2);
 /// Number of ports that are tried for a store whose name has its port.
 const PORTS: usize = 100;
-/// How often a wait for the mount looks.
+/// Time between two checks of a wait for the mount.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Memory of this process that is lent to the pool.
@@ -36,7 +36,7 @@ impl Store {
     /// Does something with the store if it was not stopped.
     pub(super) fn with<T>(&self, py: Python<'_>, what: impl FnOnce(&mc_store::Store) -> T) -> PyResult<T> {
         self.made_in.check(py, "store")?;
-        // Not under the lock: to make an exception runs Python.
+        // Outside the lock: making an exception runs Python.
         let found = self.store.lock().as_ref().map(what);
         found
             .ok_or_else(|| error::raised(py, Code::UnavailableInCurrentStatus, true, "the store has stopped"))
@@ -144,14 +144,16 @@ impl Store {
         })
     }
 
-    /// Mounts a further segment, and returns its number. One that no leader has mounted within the time is given up.
+    /// Mounts a further segment, and returns its number. If no leader has mounted it within `timeout`, the segment is
+    /// unmounted again.
     #[pyo3(signature = (size, timeout = 10.0))]
     fn mount(&self, py: Python<'_>, size: u64, timeout: f64) -> PyResult<u64> {
         let (segments, timeout) = (self.with(py, mc_store::Store::segments)?, seconds("timeout", timeout)?);
         let mounted = process::wait(py, async move {
             let mounted = segments.mount(ByteSize(size), timeout).await;
             if let Err(SegmentError::Pending { number, .. }) = &mounted {
-                // Its number is known here alone, so nobody else could take it out of the pool later. The store goes on asking for that.
+                // Only this call knows the number, so no other call could unmount the segment later. The store keeps
+                // asking the leader for the unmount.
                 let _pending = segments.unmount(*number, Duration::ZERO).await;
             }
             mounted
@@ -227,7 +229,7 @@ fn code_of_start(failed: &StartError) -> Code {
 
 fn segment_error(py: Python<'_>, failed: &SegmentError) -> PyErr {
     let (code, is_definite) = match failed {
-        // The store goes on asking.
+        // The store keeps asking, so the outcome is unknown.
         SegmentError::Pending { .. } => (Code::RpcTimeout, false),
         SegmentError::Small(_) | SegmentError::Last(_) => (Code::InvalidParams, true),
         SegmentError::Unknown(_) => (Code::SegmentNotFound, true),

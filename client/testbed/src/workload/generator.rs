@@ -126,7 +126,8 @@ impl Iterator for Generator {
         let added = added.min(LONGEST - blocks.len());
         blocks.extend(self.next_block..self.next_block + added as Block);
         self.next_block += added as Block;
-        // A shorter conversation has no full block of its own to share, and one of the maximum length has ended.
+        // A shorter conversation has no full block that a later request could share, and one of the maximum length has
+        // ended.
         let goes_on = (3..LONGEST).contains(&blocks.len());
         self.open.push(goes_on.then(|| blocks.clone()));
         Some(blocks)

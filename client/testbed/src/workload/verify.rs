@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Meaning of an acknowledged block that the masters do not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// It is lost: the pool may not evict it, or has room for all.
+    /// The block was lost: the pool may not evict it, or had room for all blocks.
     Loss,
-    /// It was evicted.
+    /// The block was evicted, which the pool may do.
     Eviction,
 }
 

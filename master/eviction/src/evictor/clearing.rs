@@ -14,7 +14,7 @@ use crate::leases::Leases;
 pub enum ClearingStep {
     /// These. Their versions are marked in the leases.
     Chosen(Victims),
-    /// None are left.
+    /// No objects are left.
     Cleared,
     /// One must stay: it is leased or hard-pinned since the place was chosen, or was put since.
     Spoiled,
@@ -26,7 +26,7 @@ struct Warmth {
     has_soft_pin: bool,
     /// Number of calls since the last use of any of the objects.
     unused_for: Reverse<u32>,
-    /// Order of the newest allocation, by which those are told apart that were not used in this term.
+    /// Order of the newest allocation, to tell which objects were not used in this term.
     newest_put: u64,
     objects: usize,
 }

@@ -49,7 +49,7 @@ pub enum LayoutError {
     #[error("a run that is empty, misaligned, too long or out of place")]
     Run,
     /// Two runs overlap, or have the same slot size and offset.
-    #[error("two runs overlap")]
+    #[error("two runs of slots overlap")]
     Overlap,
     /// No run has this slot.
     #[error("an allocation that is in no run")]

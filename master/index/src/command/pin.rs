@@ -14,9 +14,9 @@ pub struct Pin(u32);
 pub const SOFT_PIN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Pin {
-    /// No protection.
+    /// No pin: the object may be evicted.
     pub const NONE: Self = Self(0);
-    /// Never evicted.
+    /// Hard pin: the object is never evicted.
     pub const HARD: Self = Self(u32::MAX);
 
     /// Evicted last, until `until`, rounded up to whole seconds.

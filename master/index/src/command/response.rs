@@ -36,7 +36,7 @@ pub struct PutStarted {
     /// put has ended is known while it is remembered (see [`PutEnded::code`]), and afterwards while the object is its
     /// own.
     pub code: Code,
-    /// Where to write; empty unless `Ok`.
+    /// Replicas to write; empty unless the code is `Ok`.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
 }
 
@@ -60,7 +60,7 @@ pub struct PutEnded {
 /// The place of one replica, and the order of its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedReplica {
-    /// Store.
+    /// Id of the store.
     pub store: StoreId,
     /// Epoch of the store's memory.
     pub epoch: SegmentEpoch,

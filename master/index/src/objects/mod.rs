@@ -40,12 +40,12 @@ impl Object {
     }
 }
 
-/// One replica's place.
+/// Place of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Replica {
     /// Number of the segment within the cluster, never reused.
     pub(crate) segment: u32,
-    /// First byte.
+    /// Offset of its first byte in the segment.
     pub(crate) offset: u64,
     /// Order of the allocation.
     pub(crate) index: u64,

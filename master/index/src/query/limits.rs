@@ -92,7 +92,7 @@ impl State {
         self.limits_changed
     }
 
-    /// Whether the quota of a tenant limits it, so that its objects are evicted in an order of their own.
+    /// Whether the tenant has a limiting quota, so that its objects have an eviction order of their own.
     #[must_use]
     pub fn has_quota(&self, tenant: &TenantName) -> bool {
         self.has_quotas() && !self.quota(tenant).is_none()

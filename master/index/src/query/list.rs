@@ -18,7 +18,8 @@ pub struct ListedObject {
     pub size: u64,
     /// The put that made it.
     pub version: PutId,
-    /// Position from which a listing goes on after it. Objects that share one can't be separated.
+    /// Position after this object, from which a listing continues. Objects with the same position are always listed
+    /// together.
     pub after: u64,
 }
 

@@ -13,7 +13,7 @@ pub struct ObjectView {
     pub key: KeyHash,
     /// The put that made it.
     pub version: PutId,
-    /// Bytes.
+    /// Size of the value in bytes.
     pub size: u64,
     /// CRC-64/NVME of the value.
     pub checksum: u64,

@@ -8,15 +8,15 @@ use crate::state::State;
 /// A put in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutView<'a> {
-    /// Tenant, in bytes.
+    /// Name of the tenant, in bytes.
     pub tenant: &'a [u8],
     /// Key.
     pub key: &'a [u8],
-    /// Bytes.
+    /// Size of the value in bytes.
     pub size: u64,
     /// Behaviour when the key exists.
     pub mode: PutMode,
-    /// Time at which it is given up if it has not ended.
+    /// Time at which the put is ended if it has not ended by itself.
     pub deadline: ClusterTime,
     /// Replicas, as the answer of its start lists them.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
@@ -41,8 +41,8 @@ impl State {
 
     /// Whether a put of this key of a tenant is in flight: it was started, and nothing has ended it yet.
     ///
-    /// A put whose deadline has come is in flight until an entry gives it up. Each entry does so for 1,024 puts or more, and a
-    /// leader makes one every second. Keys are told apart by their hashes of 64 bits alone.
+    /// A put whose deadline has passed stays in flight until a log entry ends it. Each entry does so for 1,024 puts or
+    /// more, and a leader makes one every second. Keys are told apart by their hashes of 64 bits alone.
     #[must_use]
     pub fn is_being_written(&self, tenant: &str, key: &[u8]) -> bool {
         self.puts.is_being_written(KeyHash::of(tenant, key))

@@ -34,7 +34,7 @@ pub(super) const FORMAT: u8 = 6;
 /// Error of reading a snapshot of the index.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The source failed.
+    /// Reading the source failed.
     #[error("reading the snapshot failed: {0}")]
     Io(#[from] io::Error),
     /// The bytes are not a snapshot at all.

@@ -36,7 +36,7 @@ pub(crate) struct Store {
     pub(crate) dropped_at: u64,
 }
 
-/// A mounted epoch.
+/// A mounted epoch of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounted {
     pub(crate) mount: MountStore,

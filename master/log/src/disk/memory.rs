@@ -47,7 +47,7 @@ struct MemoryState {
 pub struct Faults {
     /// Number of writes after which every write fails, as on a full disk.
     pub writes_left: Option<u64>,
-    /// Every sync fails.
+    /// Whether every sync fails.
     pub fail_sync: bool,
     /// Every write of the mark fails.
     pub fail_mark: bool,

@@ -29,7 +29,7 @@ pub struct Pace {
     pub spent: Duration,
     /// Duration of the last of them, or of the one under way so far if that is longer.
     pub latest: Duration,
-    /// Number of syncs.
+    /// Number of syncs that were measured.
     pub syncs: usize,
 }
 

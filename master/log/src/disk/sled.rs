@@ -134,7 +134,7 @@ impl SledDisk {
 
 /// Deletes the unfinished snapshot of sled's page table that a crash may have left.
 ///
-/// sled would take it for the newest snapshot, and fail to open. Without it, sled reads the snapshot before it and the
+/// sled would use it as the newest snapshot, and fail to open. Without it, sled reads the snapshot before it and the
 /// pages since, or all pages.
 fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {

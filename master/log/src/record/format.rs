@@ -17,7 +17,7 @@ pub enum RecordError {
     /// Bytes follow the last field.
     #[error("{left} bytes follow the end of the record")]
     Trailing {
-        /// Number of bytes.
+        /// Number of bytes that follow.
         left: usize,
     },
     /// Written by another build.
@@ -42,7 +42,7 @@ pub enum RecordError {
     #[error("the record has indexes out of order")]
     Order,
     /// A membership in other bytes than its one encoding.
-    #[error("the record holds a membership that no mc-master has encoded")]
+    #[error("the record holds a membership that is not in its canonical encoding")]
     NotCanonical,
     /// Bytes that are no membership, or one that Raft does not allow.
     #[error("the record holds an impossible membership: {0}")]

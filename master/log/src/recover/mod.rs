@@ -26,7 +26,7 @@ pub struct Recovered {
     pub purged: Option<LogId>,
     /// The last entry, or the last purged one when none is left.
     pub last: Option<LogId>,
-    /// The vote.
+    /// Vote that was saved last, if any.
     pub vote: Option<Vote>,
     /// The last entry noted as committed.
     pub committed: Option<LogId>,
@@ -43,7 +43,7 @@ pub struct Recovered {
 pub struct Truncated {
     /// The first index that was cut off.
     pub from: u64,
-    /// Number of records.
+    /// Number of records that were cut off.
     pub records: usize,
     /// Defect of the first record.
     pub what: String,

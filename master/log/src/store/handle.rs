@@ -15,7 +15,7 @@ pub(crate) struct LogHandle {
     pub(crate) read_bytes: usize,
     pub(crate) stuck_after: Duration,
     pub(crate) pace: Arc<SyncPace>,
-    /// Whether the disk has been released; closed for a log without a thread.
+    /// Whether the disk has been released; the channel is closed for a log without a thread.
     pub(crate) ended: watch::Receiver<bool>,
 }
 

@@ -9,7 +9,8 @@ use crate::types::Entry;
 
 /// Way in which reads reach the disk.
 pub(crate) enum ReadPath {
-    /// On a thread of their own, because they block, and because the database must never be dropped inside a runtime.
+    /// Reads run on a thread of their own, because they block, and because the database must never be dropped inside a
+    /// runtime.
     Thread(mpsc::Sender<ReadJob>),
     /// On the caller's thread, for a disk in memory.
     Inline(Arc<dyn LogView>),

@@ -101,8 +101,9 @@ impl RaftLogReader<TypeConfig> for LogReader {
         Ok(self.handle.queue.state().vote)
     }
 
-    /// Never empty while the entry at `start` is there. When it is purged, nothing: openraft then sends a heartbeat
-    /// and asks again, while entries from further on would be taken for those that follow the previous message.
+    /// Returns at least one entry while the one at `start` exists, and none once that is purged. Then openraft sends a
+    /// heartbeat and asks again. Later entries would be wrong: openraft would assume that they follow the previous
+    /// message.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         let mut entries = self.read(start, end, self.handle.read_bytes).await?;
         if entries.first().is_some_and(|entry| entry.log_id.index != start) {

@@ -13,7 +13,7 @@ pub struct BatchTimes {
     pub flush: Duration,
     /// Time of the `fdatasync`; zero as above, and with [`LogSync::None`](super::options::LogSync::None) except for votes.
     pub sync: Duration,
-    /// Number of jobs.
+    /// Number of queued jobs that were done together.
     pub jobs: usize,
     /// Number of entries.
     pub entries: usize,

@@ -1,4 +1,4 @@
-//! How a log is run.
+//! Options of the log: syncs, sizes and intervals.
 
 use std::fmt;
 use std::str::FromStr;

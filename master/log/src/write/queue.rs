@@ -94,7 +94,7 @@ pub(crate) struct WriteQueue {
     failure: watch::Sender<Option<LogFailure>>,
     /// Since when the writer has waited for the disk.
     busy: BusySince,
-    /// Where the log is, for messages.
+    /// Directory of the log, for error messages.
     place: Arc<str>,
     pub(crate) vote_timing: Arc<VoteTiming>,
 }
@@ -251,8 +251,8 @@ impl WriteQueue {
     /// Resolves when the writer has failed, or has been at the disk for longer than `stuck_after`; never otherwise.
     ///
     /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended
-    /// in a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
-    /// its followers' or its own acknowledgements would stay out for good.
+    /// in a panic, or the kernel does not answer. Unless this is reported, the master would stay a voter although no
+    /// acknowledgement of its log ever comes.
     pub(crate) async fn failed(&self, stuck_after: Duration) -> LogFailure {
         let mut failure = self.failure.subscribe();
         loop {
@@ -387,7 +387,7 @@ impl QueuedLog {
         self.tail.purge(upto.index);
         self.sizes.purge(upto.index);
         if self.next <= upto.index {
-            // A snapshot from the leader overtook the log: it goes on after the snapshot.
+            // A snapshot from the leader covers more than the log: the log continues after the snapshot.
             self.next = upto.index + 1;
             self.last = Some(upto);
             self.written = self.next;

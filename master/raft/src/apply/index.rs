@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 /// The index, and the last log entry that was applied to it. They change together.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// The index.
+    /// State of the index.
     pub state: State,
     /// Last entry that was applied.
     pub last_applied: Option<LogId>,
@@ -23,9 +23,10 @@ pub struct SharedIndex(Arc<IndexInner>);
 #[derive(Debug)]
 struct IndexInner {
     applied: RwLock<Applied>,
-    /// Whether its read policy is the lease. Every call asks, and must not wait for the lock.
+    /// Whether the read policy is the lease. A copy outside the lock, because every call reads it and must not wait for
+    /// the lock.
     by_lease: AtomicBool,
-    /// Changes for the follower.
+    /// Changes that the follower has not taken yet.
     changes: Mutex<RecordedChanges>,
 }
 
@@ -36,7 +37,7 @@ struct RecordedChanges {
     changes: Vec<Change>,
     /// Number of keys in them.
     keys: usize,
-    /// Whether changes are missing.
+    /// Whether changes were dropped, so that the follower must begin again.
     gap: bool,
 }
 
@@ -132,7 +133,7 @@ impl SharedIndex {
         self.0.applied.try_write()
     }
 
-    /// Changes the index. A new read policy is in force before anybody sees or hears of the change.
+    /// Changes the index. A new read policy is in force before any reader can see the change.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
         self.change_locked(self.write(), change)
     }

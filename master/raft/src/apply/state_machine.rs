@@ -169,7 +169,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                 .await?;
             }
             if end.is_none() {
-                // The thread has other work between two holds.
+                // Yield, so that the thread can do other work between two holds.
                 tokio::task::yield_now().await;
             }
         }

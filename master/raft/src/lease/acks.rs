@@ -31,11 +31,11 @@ pub(crate) struct Acks {
     reports: Mutex<HashMap<NodeId, TimedReport>>,
     /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
-    /// The latest term in which this node led and no majority answered it any more; 0 if one does.
+    /// Latest term that this node led in which no majority answers it any more; 0 if a majority does.
     deserted: AtomicU64,
     /// The last entry that each peer has acknowledged.
     held: Mutex<HashMap<NodeId, Acknowledged>>,
-    /// The last peer that was found to have lost such an entry.
+    /// Peer that was last found to have lost an entry that it had acknowledged.
     lost: watch::Sender<Option<LostEntries>>,
     noted: Notify,
 }
@@ -202,8 +202,8 @@ impl Acks {
     }
 
     /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
-    /// majority with `me`. As long as one is full, a voter that says nothing has no room: it may be that one's disk
-    /// that every entry has to go to.
+    /// majority with `me`. As long as one disk is full, a voter that reports nothing counts as full too: its disk may
+    /// be the one that every entry still needs for a majority.
     pub(crate) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
         let reports = self.reports.lock();
         let said =
@@ -217,13 +217,14 @@ impl Acks {
         if membership.get_joint_config().iter().all(majority) { Vec::new() } else { full }
     }
 
-    /// When the latest of the messages was sent that `peer` has answered in `term`.
+    /// Returns the send time of the latest message that `peer` has answered in `term`.
     pub(crate) fn latest(&self, peer: NodeId, term: u64) -> Option<Instant> {
         self.latest.lock().get(&peer).filter(|ack| ack.term == term).map(|ack| ack.sent)
     }
 
-    /// The latest time at or after which a majority was sent something that it took from `me`, the leader of `term`,
-    /// who agrees with itself at `now`. While the membership changes, a majority of the old and of the new voters.
+    /// Returns the latest time such that a majority accepted a message that `me`, the leader of `term`, sent at or
+    /// after it. `me` counts as having accepted one at `now`. While the membership changes, this takes a majority of
+    /// the old voters and one of the new voters.
     pub(crate) fn quorum(
         &self,
         me: NodeId,
@@ -236,7 +237,7 @@ impl Acks {
         membership.get_joint_config().iter().map(of_majority).min().flatten()
     }
 
-    /// The same of a majority of `voters`.
+    /// Like [`Self::quorum`], for a majority of `voters`.
     pub(crate) fn majority(
         &self,
         me: NodeId,
@@ -264,10 +265,10 @@ impl Acks {
         self.deserted.load(Ordering::Relaxed) == term
     }
 
-    /// Returns when `reached` says so, which is asked now and after everything that is noted.
+    /// Returns when `reached` returns true. It is called now and after each record.
     pub(crate) async fn until(&self, mut reached: impl FnMut() -> bool) {
         loop {
-            // Listens before it asks: what is noted in between is not missed.
+            // Subscribed before the check, so that no record in between is missed.
             let noted = self.noted.notified();
             tokio::pin!(noted);
             noted.as_mut().enable();

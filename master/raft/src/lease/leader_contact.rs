@@ -15,7 +15,7 @@ pub(crate) struct LeaderContact(Arc<Mutex<LastMessage>>);
 struct LastMessage {
     at: Option<Instant>,
     term: u64,
-    /// The term of a leader that says that no majority answers it; 0 if none says so.
+    /// Term of a leader that reports that no majority answers it; 0 if none does.
     deserted: u64,
     /// The highest commit index in a message.
     committed: u64,

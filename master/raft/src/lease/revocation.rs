@@ -26,7 +26,7 @@ use super::writable::Writing;
 /// accesses are `SeqCst`: a check sees the pause, or it came before the question to openraft.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseRevocation {
-    /// Leases of this term and of earlier ones are over.
+    /// Latest term in which leases have ended for good, as have those of all earlier terms.
     revoked: AtomicU64,
     /// Number of votes that openraft is deciding on.
     pending: AtomicUsize,
@@ -40,7 +40,7 @@ impl LeaseRevocation {
 
     /// Whether a lease of `term` may be used at this moment.
     pub(crate) fn permits(&self, term: u64) -> bool {
-        // The order matters: a question that is over by the first load has left its mark before the second.
+        // The order matters: a vote that was granted before the first load has set `yielded` before the second one.
         self.pending.load(Ordering::SeqCst) == 0 && self.revoked.load(Ordering::SeqCst) < term
     }
 

@@ -2,7 +2,7 @@
 //!
 //! openraft refuses proposals once no majority has answered a heartbeat within a maximum election timeout. It counts
 //! only answers that arrive in time ([`RaftTiming::answer_limit`]). Followers that hear a leader elect no other one,
-//! however late it hears their answers. Such a leader goes on leading and can't write, so it has to report that.
+//! however late it hears their answers. Such a leader stays leader although it can't write, so it has to report that.
 
 use std::fmt;
 use std::sync::Arc;

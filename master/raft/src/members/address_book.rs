@@ -55,7 +55,7 @@ impl AddressBook {
         self.0.lock().get(&node).and_then(KnownAddresses::current).cloned()
     }
 
-    /// Returns the members that were met at other addresses than the membership has.
+    /// Returns the members that were met at addresses other than those in the membership.
     #[must_use]
     pub fn moved(&self, membership: &Membership) -> BTreeMap<NodeId, MasterNode> {
         let book = self.0.lock();

@@ -19,13 +19,13 @@ pub enum MembershipChange {
 /// Error of a change of the membership.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MembershipChangeError {
-    /// It was certainly not made.
+    /// The change was certainly not made.
     #[error("{0}")]
     Refused(String),
-    /// It was not made, because this node does not lead.
+    /// The change was not made, because this node does not lead.
     #[error("this master does not lead")]
     NotLeader,
-    /// It may still be made.
+    /// The outcome is unknown: the change may still be made.
     #[error("{0}")]
     Unknown(String),
 }

@@ -1,4 +1,4 @@
-//! The way out of a node that gives up its vote before it stops.
+//! Departure of a node that gives up its vote before it stops.
 //!
 //! The node says in its answers to heartbeats that it wants to leave. The leader that hears it, whoever leads by then, takes
 //! its vote if the others can do without ([`MembershipChange::Leave`](crate::MembershipChange::Leave)). The node stays a member, so its own log tells it when
@@ -7,14 +7,14 @@
 use mc_log::{MasterNode, Membership};
 use mc_types::NodeId;
 
-/// How far a node is on its way out, by the committed membership that it knows.
+/// How far the departure of a node has come, by the committed membership that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It votes, and the others could do without it.
+    /// The node still votes, and the others could do without its vote.
     Waits,
-    /// It votes, and too few voters would remain.
+    /// The node must keep its vote: too few voters would remain.
     Needed,
-    /// It has no vote any more, and its place is reserved.
+    /// The node has no vote any more, and its place is reserved.
     Left,
 }
 
@@ -36,7 +36,7 @@ impl Departure {
             let reserved = committed.learner_ids().filter(is_reserved).count();
             return if can_spare_a_voter(voters.len(), reserved) { Self::Waits } else { Self::Needed };
         }
-        // A member without a vote whose place is not reserved is taken for one that is on its way in.
+        // A member without a vote whose place is not reserved is treated as one that joins.
         if is_reserved(&node) { Self::Left } else { Self::Needed }
     }
 }

@@ -4,13 +4,13 @@ use mc_types::NodeId;
 /// A node's part in a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberRole {
-    /// It is no member.
+    /// The node is no member.
     None,
-    /// It copies the log and has no vote.
+    /// The node copies the log and has no vote.
     Learner,
-    /// It votes, and another member has its address: the one that it replaces, or one that replaces it.
+    /// The node votes, and another member has the same address: one of the two replaces the other.
     SharesAddress(NodeId),
-    /// It votes, and has its address to itself.
+    /// The node votes, and no other member has its address.
     Voter,
 }
 

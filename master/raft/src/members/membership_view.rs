@@ -15,7 +15,7 @@ pub const CAUGHT_UP: u64 = 1_000;
 /// The members at one moment.
 #[derive(Clone, Debug)]
 pub struct MembershipView {
-    /// This leader.
+    /// Id of this leader.
     pub me: NodeId,
     /// Its term.
     pub term: u64,
@@ -25,7 +25,7 @@ pub struct MembershipView {
     pub joint: bool,
     /// Whether that entry is committed, so that any next leader sees these members, too.
     pub committed: bool,
-    /// The voters; while a change is half done, those after it.
+    /// The voters; while a change is half done, those after the change.
     pub voters: BTreeSet<NodeId>,
     /// All members, learners included.
     pub members: BTreeMap<NodeId, Member>,

@@ -22,9 +22,9 @@ use mc_log::TypeConfig;
 /// The peers that do not answer, and when they are sent messages.
 #[derive(Debug)]
 pub(crate) struct SilentPeers {
-    /// Time for which peers that do not answer are sent messages.
+    /// Time for which a silent peer still gets messages in each cycle.
     send_for: Duration,
-    /// Time for which they are sent nothing after that.
+    /// Time for which it gets no messages after that.
     pause_for: Duration,
     silent: Mutex<Silent>,
 }

@@ -18,9 +18,9 @@ use crate::timing::RaftTiming;
 
 /// Parts of a Raft node.
 pub struct RaftNodeConfig<L> {
-    /// This node.
+    /// Id of this node.
     pub node: NodeId,
-    /// Its cluster.
+    /// Id of its cluster.
     pub cluster: ClusterId,
     /// Heartbeats and election timeouts.
     pub timing: RaftTiming,
@@ -36,9 +36,9 @@ pub struct RaftNodeConfig<L> {
     pub bytes_since: BytesSince,
     /// Time that the log's syncs take.
     pub pace: Arc<SyncPace>,
-    /// Tells whether the disk of the data directory is nearly full. The leader gets to know.
+    /// Tells whether the disk of the data directory is nearly full. Reported to the leader.
     pub nearly_full: NearlyFull,
-    /// Tells whether this process can open files and connections. The leader gets to know.
+    /// Tells whether this process can open files and connections. Reported to the leader.
     pub has_descriptors: HasDescriptors,
     /// Directory of the snapshots; created if it does not exist.
     pub snapshot_dir: PathBuf,
@@ -64,7 +64,7 @@ pub enum RaftStartError {
     /// The Raft timing is not usable.
     #[error("the Raft timing is not usable: {0}")]
     Timing(#[from] ConfigError),
-    /// openraft refuses.
+    /// openraft refused to start.
     #[error("Raft does not start: {0}")]
     Raft(#[from] Fatal<TypeConfig>),
 }

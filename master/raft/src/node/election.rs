@@ -7,8 +7,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Elections {
     seconds: Histogram,
-    /// Where an election that is won now began: when the node was first seen to stand. Reports can be missed; while it
-    /// has not been seen to stand, when it was last seen not to.
+    /// Start of an election that this node might win now: the first report in which it stood for election. Reports can
+    /// be missed, so until then it is the last report in which it did not stand.
     began: Option<Instant>,
     stands: bool,
 }

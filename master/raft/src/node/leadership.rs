@@ -47,7 +47,7 @@ pub(crate) struct LeadershipWatch {
 }
 
 impl LeadershipWatch {
-    /// Publishes who leads, and notes where the members are, until Raft ends.
+    /// Publishes who leads, and records the members' addresses, until Raft ends.
     pub(crate) async fn run(self, mut elections: Elections, out: watch::Sender<Leadership>) {
         let Self { raft, me, leader_contact, acks, removal, election_max, addresses } = self;
         let silence = election_max * SILENCE_FACTOR;

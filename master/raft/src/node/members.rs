@@ -121,8 +121,8 @@ impl RaftNode {
 
     /// Returns once a majority of `voters` has answered something that was sent after the call.
     ///
-    /// From the moment that new voters are proposed, no leader commits anything without a majority of them, and none
-    /// is elected without one. If one of them had died a moment before, nobody could even take the proposal back.
+    /// From the moment that new voters are proposed, no leader commits anything without a majority of them, and none is
+    /// elected without one. If one of them had died just before, no leader could even revert the proposal.
     async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), MembershipChangeError> {
         let asked = Instant::now();
         let heard = || self.acks.majority(self.node, term, voters, asked) >= Some(asked);
@@ -137,12 +137,12 @@ impl RaftNode {
         )))
     }
 
-    /// Asks whoever leads to take this node's vote, from now until it stops.
+    /// Asks the leader, whichever master that is, to take this node's vote, from now until the node stops.
     pub fn ask_to_leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Returns how far this node is on its way out.
+    /// Returns how far this node's departure has come.
     #[must_use]
     pub fn departure(&self) -> Departure {
         Departure::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())

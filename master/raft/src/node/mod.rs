@@ -51,7 +51,7 @@ pub struct RaftNode {
     addresses: AddressBook,
     acks: Arc<Acks>,
     pace: Arc<SyncPace>,
-    /// This node asks the leader to take its vote: see [`Self::ask_to_leave`].
+    /// Whether this node asks the leader to take its vote: see [`Self::ask_to_leave`].
     leaving: Arc<AtomicBool>,
     /// Held while the membership is changed.
     changing: tokio::sync::Mutex<()>,

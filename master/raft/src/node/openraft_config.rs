@@ -31,7 +31,7 @@ pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result
         enable_pre_vote: Some(true),
         // A restored leader would serve from an index that may lack entries that were committed before it stopped.
         enable_leader_restore: Some(false),
-        // A log that went back has lost acknowledged writes. That must not be hidden.
+        // A log that lost entries after acknowledging them must not go unnoticed.
         allow_log_reversion: Some(false),
         install_snapshot_timeout: whole_ms(INSTALL_SNAPSHOT_TIMEOUT),
         snapshot_policy: SnapshotPolicy::Never,

@@ -69,9 +69,9 @@ pub(crate) fn send_lost_entries_again(raft: Raft<StateMachine>, acks: Arc<Acks>)
             // The order matters: openraft must not see the peer's next conflict before it allows it.
             match raft.trigger().allow_next_revert(&lost.peer, true).await {
                 Ok(Ok(())) => acks.forget(&lost),
-                // Not the leader any more, or the peer is no member: nothing is to be sent. Otherwise the peer's next
-                // conflict comes back here.
-                Ok(Err(error)) => tracing::info!("node {} is not sent its lost entries: {error}", lost.peer),
+                // This node does not lead any more, or the peer is no member: nothing has to be sent. Otherwise the
+                // peer's next conflict leads here again.
+                Ok(Err(error)) => tracing::info!("cannot resend lost entries to node {}: {error}", lost.peer),
                 Err(_) => return,
             }
         }

@@ -26,12 +26,12 @@ pub enum LeaderTransferError {
     /// This node is the only voter.
     #[error("there is no other voter to hand leadership to")]
     Alone,
-    /// The target did not take over in time. An election follows.
-    #[error("node {to} did not take over within {waited:?}")]
+    /// The target did not take leadership over in time. An election follows.
+    #[error("node {to} did not take leadership over within {waited:?}: an election decides who leads")]
     NotTaken {
-        /// The target.
+        /// Node that was to take over.
         to: NodeId,
-        /// Time that it had.
+        /// Time that the target had.
         waited: Duration,
     },
     /// Raft has stopped.
@@ -103,8 +103,8 @@ impl RaftNode {
     }
 }
 
-/// Returns the named voter, or all voters that answer: those that stay first, of these those with the longest log, and of
-/// equal ones the last that answered.
+/// Returns the named voter, or all voters that answer: first those that are not leaving, then by the longest log, then
+/// by the latest answer.
 fn successors(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,

@@ -46,7 +46,7 @@ impl SnapshotFile {
         self.received.as_ref()?.lock().take().map(Aside::into_inner)
     }
 
-    /// Bytes.
+    /// Length of the snapshot in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
@@ -101,8 +101,8 @@ impl Received {
     }
 }
 
-/// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at
-/// most one decoded index beside the live one, whoever sends and however often.
+/// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at most
+/// one decoded index beside the live one, whichever master sends and however often.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivePermit {
     pub(super) _permit: Option<OwnedSemaphorePermit>,

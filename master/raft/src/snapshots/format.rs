@@ -44,21 +44,21 @@ pub enum Defect {
     /// From a cluster whose version is above the highest that this build supports.
     #[error("its cluster runs as version {0}, this build supports {CLUSTER_VERSION}")]
     NewerCluster(u32),
-    /// The length at its end is not its length.
+    /// The file does not have the length that its end records: it was cut off.
     #[error("its end is missing (it has {found} bytes)")]
     Cut {
-        /// Its length.
+        /// Length of the file.
         found: u64,
     },
     /// Changed since it was written.
     #[error("its checksum does not match")]
     Checksum,
-    /// From another cluster.
+    /// The snapshot is from another cluster.
     #[error("it belongs to cluster {theirs}, this node to {ours}")]
     Foreign {
-        /// This node's cluster.
+        /// Cluster of this node.
         ours: ClusterId,
-        /// The snapshot's.
+        /// Cluster that the snapshot names.
         theirs: ClusterId,
     },
     /// The checksum is right, but the content cannot be read.

@@ -55,8 +55,7 @@ impl Incoming {
         self.file.write_all(piece).map_err(io_error("receive a snapshot into", &self.path))
     }
 
-    /// Syncs the received bytes, reads them back and decodes them. Blocks, and ends with an error soon after it was
-    /// given up.
+    /// Syncs the received bytes, reads them back and decodes them. Blocks, and fails soon after `given_up` is set.
     pub(crate) fn finish(self, given_up: &GivenUp) -> Result<SnapshotFile, SnapshotError> {
         let Self { file, path, disk, announced, len, received, permit } = self;
         if received != len {
@@ -109,7 +108,7 @@ impl Unnamed {
     }
 }
 
-/// Reads a file until it is given up.
+/// Reads a file, and fails once reading was cancelled.
 struct Reader {
     file: Arc<File>,
     given_up: GivenUp,

@@ -64,7 +64,7 @@ pub enum SnapshotError {
         /// Why it failed.
         source: io::Error,
     },
-    /// It does not fit, and was not begun.
+    /// The snapshot does not fit on the disk, and was not begun.
     #[error(
         "a snapshot of {needed} bytes does not fit on the disk of {dir}, where {free} bytes are free and the log needs \
          {LOG_ROOM} bytes: make room there"
@@ -82,9 +82,9 @@ pub enum SnapshotError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// The defect.
+        /// Reason why the file is refused.
         defect: Defect,
-        /// Advice.
+        /// Advice on how to go on.
         fix: &'static str,
     },
     /// The newest snapshot is bad and the log begins after the one before it.
@@ -96,7 +96,7 @@ pub enum SnapshotError {
     Bad {
         /// The newest bad file.
         path: PathBuf,
-        /// The defect.
+        /// Defect of that file.
         defect: Defect,
         /// Last index that the log no longer has.
         purged: u64,
@@ -125,7 +125,7 @@ pub enum SnapshotError {
     NotReadBack {
         /// The file, which is deleted.
         path: PathBuf,
-        /// The defect.
+        /// Defect that was found.
         defect: Defect,
     },
 }
@@ -179,7 +179,8 @@ pub struct SnapshotStore {
     /// Held while a snapshot is published, so that one that was built and one that was received do not race. It waits for
     /// the disk.
     publishing: Arc<Mutex<Publishing>>,
-    /// The newest snapshot that counts. Never held while the disk is waited for: Raft asks for it between its heartbeats.
+    /// The newest snapshot that counts. The lock is never held during disk I/O, because Raft reads the value between
+    /// its heartbeats.
     current: Arc<Mutex<Option<Current>>>,
     /// Permits one reception at a time.
     receive_permits: Arc<Semaphore>,
@@ -328,7 +329,7 @@ impl SnapshotStore {
             return Err(SnapshotError::NotAsSent(defect));
         }
         self.publish(unnamed)?;
-        // The other one stays the newest on disk: this build does not start from an older one either.
+        // The file stays the newest on disk all the same: this build would not start from an older one either.
         let state = state.map_err(|defect| {
             let path = self.path_of(meta);
             SnapshotError::Refused { path, defect, fix: NEWER_BUILD }

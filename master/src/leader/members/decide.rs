@@ -12,8 +12,8 @@ use crate::leader::term::Refusal;
 
 /// Silence after which an empty node at a member's address may replace it.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
-/// Least time between two swaps, so that a name that leads to one empty machine after the other is not chased. It
-/// counts from when this master last saw the voters change, whoever led: see [`SeenVoters`].
+/// Least time between two swaps, so that the leader does not swap again and again when a DNS name resolves to one empty
+/// machine after another. It counts from when this master last saw the voters change, whoever led: see [`SeenVoters`].
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Next step that a leader takes about its members.
@@ -60,7 +60,7 @@ pub(super) fn next_step(view: &MembershipView, since: Instant, changed: Option<I
     };
     for (learner, _) in view.learners().filter(|(learner, member)| comes(*learner, member)) {
         let others = view.at_the_address_of(learner);
-        // It takes no vote from anyone: the address is new, or the last master there has given up its vote.
+        // This takes no vote from any master: the address is new, or the last master there has given up its vote.
         if others.is_disjoint(&view.voters) {
             let voters = view.voters.iter().copied().chain([learner]).collect();
             if view.works_with(&voters) {

@@ -34,7 +34,7 @@ pub(crate) async fn keep_members(members: Arc<Members>) {
             (keeper.term, keeper.since) = (leading.term, Instant::now());
         }
         match keeper.look().await {
-            // Another leader, or the next look, goes on.
+            // The next leader, or the next round, continues.
             Ok(()) | Err(MembershipChangeError::NotLeader) => {}
             Err(MembershipChangeError::Refused(why)) => {
                 tracing::debug!("a change of the members was not made, trying again: {why}");

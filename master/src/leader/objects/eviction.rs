@@ -161,7 +161,7 @@ enum EntryOutcome {
 enum Marks {
     /// The entry will never be applied: readers may have the versions again.
     Lifted,
-    /// The entry, or an earlier one with the same items, may be applied yet.
+    /// The entry, or an earlier one with the same items, may still be applied.
     Kept,
 }
 
@@ -313,7 +313,7 @@ impl TermEviction {
             Some(_) => self.look_again(tenant),
             None => {
                 if chosen.items.is_empty() && objects.room.queue(|queue| queue.is_waited(scope)) {
-                    // Others may be free: the next round goes on.
+                    // Other objects may be evictable: try again in the next round.
                     objects.room.asked.notify_one();
                 }
                 self.above.entry(tenant).and_modify(|above| *above = above.less(freed.bytes, freed.objects));
@@ -431,8 +431,8 @@ impl TermEviction {
         (EntryOutcome::Applied, cleared)
     }
 
-    /// Evicts as much as is above a watermark of the pool or needed by its waiters, or as can be, within a few entries: the
-    /// next round goes on.
+    /// Evicts, as far as it can, what exceeds a watermark of the pool or what its waiters need. It proposes only a few
+    /// entries; the next round continues.
     async fn make_room_in_pool(&mut self, objects: &Objects, above: Excess) {
         let (mut above, mut entries) = (above, 0);
         for _ in 0..CHOICES_PER_TURN {
@@ -548,7 +548,9 @@ impl TermEviction {
             objects.index.read(|applied| self.evictor.is_outdated(&applied.state)),
         );
         if was_outdated && self.outdated {
-            tracing::info!("tenants have other quotas: the order of eviction begins again by age");
+            tracing::info!(
+                "quotas of tenants changed: rebuilding the order of eviction by age of the objects"
+            );
             self.evictor = ordered(objects).await;
         }
         self.evictor.set_time(self.leading.now());
@@ -557,7 +559,7 @@ impl TermEviction {
             let noted =
                 objects.coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
             if let Err(why) = noted.await {
-                tracing::debug!(%why, "reused objects were not noted");
+                tracing::debug!(%why, "cannot record in the index which objects were reused");
             }
         }
     }

@@ -460,8 +460,8 @@ impl Objects {
                         started[at] = answer;
                     }
                 }
-                // The others are started by now: a failure of a further entry must not take the answer from them. A put
-                // that is not answered for is given up at its deadline.
+                // Other puts of the call are started by now: a failure of a later entry must not lose their answers. A
+                // started put without an answer ends at its deadline.
                 Err(_) if started.iter().any(|started| started.code == Code::Ok) => {
                     return Ok((started, explain(scope, WaitOutcome::Late)));
                 }
@@ -548,7 +548,7 @@ pub(crate) enum Miss {
     Absent,
     /// There is none, but a put of the key is in flight.
     BeingWritten,
-    /// No store that holds it can be read from now, or it is being evicted and nobody knows yet whether that happens.
+    /// No store that holds the object can be read now, or the object is being evicted and the outcome is not known yet.
     Unavailable,
 }
 

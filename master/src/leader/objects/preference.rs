@@ -20,7 +20,7 @@ pub(crate) struct Preference {
 /// Host whose stores a call's puts prefer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Near {
-    /// None: by free space.
+    /// No preference: stores with more free space first.
     #[default]
     Any,
     /// The caller's, by its address.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mc_eviction::{EvictionBlocked, Excess};
 use mc_index::TenantName;
 
-/// Where room is made: in the quota of a tenant, or in the pool.
+/// Scope in which room is made: the quota of a tenant, or the whole pool (`None`).
 pub(super) type Scope = Option<TenantName>;
 
 /// Number of refused tries after which nothing more is evicted for a waiter: where free space is in pieces that are too
@@ -79,9 +79,9 @@ struct Waiter<W> {
     seen: u64,
     /// Whether it was refused although there seemed to be room.
     misjudged: bool,
-    /// Whether it was told to try because there seems to be room.
+    /// Whether it was woken because there seems to be room.
     judged: bool,
-    /// None while it tries.
+    /// Waker of the call; `None` while the call tries again.
     waker: Option<W>,
     /// Why nothing could be evicted for it last.
     blocked: Option<EvictionBlocked>,
@@ -130,7 +130,7 @@ impl<W> PutQueue<W> {
         self.scopes.get(&scope).into_iter().flatten().map(|(ticket, waiter)| (*ticket, waiter))
     }
 
-    /// Draws a number.
+    /// Draws the next place in the line.
     pub(super) fn ticket(&mut self) -> Ticket {
         self.next += 1;
         Ticket(self.next)
@@ -247,7 +247,7 @@ impl<W> PutQueue<W> {
                 if all {
                     continue;
                 }
-                // Those behind are woken when they are paid.
+                // Calls further back are woken when they are paid.
                 break;
             }
             if !is_next || !waiter.waits() {

@@ -43,7 +43,7 @@ pub(crate) struct RemovalPage {
     pub(crate) objects: u64,
     /// Objects that match and stay, because they are leased.
     pub(crate) leased: u64,
-    /// Position from which the next call goes on; `None` at the end.
+    /// Position from which the next call continues; `None` at the end.
     pub(crate) next: Option<u64>,
 }
 

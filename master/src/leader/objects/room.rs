@@ -32,7 +32,7 @@ pub(crate) struct Room {
     waiting: AtomicUsize,
     /// A call waits for room.
     pub(super) asked: Notify,
-    /// Evictions were decided.
+    /// Notified when the outcome of evictions is known.
     decided: watch::Sender<()>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct PutShortage {
     pub(super) places: Vec<usize>,
     /// Why the others can't be placed whatever is evicted; empty if there are none.
     pub(super) why: &'static str,
-    /// Where they need room, and how much: in the tenant's quota before the pool.
+    /// Scope in which they need room, and how much. The tenant's quota comes before the pool.
     pub(super) need: Option<(Scope, RoomNeed)>,
 }
 

@@ -48,9 +48,9 @@ impl KeyValues {
 
     /// Sets an entry unless there is one.
     ///
-    /// Of calls that set an entry at the same time in one term, one is told [`SetFirst::Set`]: no other one comes between its look and its
-    /// entry. It is no promise beyond that. The entry of a call that was given up, or that began in an earlier term of this leader, may be
-    /// applied later, and replace a value that somebody was told of.
+    /// Among concurrent calls in one term, exactly one gets [`SetFirst::Set`]: no other call runs between its check and
+    /// its entry. There is no promise beyond that. The entry of a cancelled call, or of a call in an earlier term of
+    /// this leader, may be applied later and replace a value that was already reported to a caller.
     pub(crate) async fn set_first(&self, key: Vec<u8>, value: Vec<u8>) -> Result<SetFirst, Refusal> {
         // The remainder is below the number of locks.
         let _first = self.first[(self.hasher.hash_one(&key) % LOCKS as u64) as usize].lock().await;

@@ -192,8 +192,8 @@ impl HeartbeatSession {
         Ok(HeartbeatReply { time, term: leading.term, mounted, dead, spread })
     }
 
-    /// Detaches the store's stream when this master ends it, or leaves it unanswered, for reasons of its own. Neither
-    /// the end of that stream nor a new term of this master makes the store suspect then.
+    /// Detaches the store's stream when this master itself ends it or leaves it unanswered. Neither the end of that
+    /// stream nor a new term of this master makes the store suspect then.
     pub(crate) fn let_go(&mut self) {
         if let Some(open) = self.open.take() {
             open.let_go();

@@ -94,7 +94,7 @@ struct LastHeard {
 pub(crate) enum StoreState {
     /// Heard recently, or not overdue yet.
     Alive,
-    /// Its replicas are not offered.
+    /// Silent for too long: its replicas are not offered.
     Suspect,
 }
 

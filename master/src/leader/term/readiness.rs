@@ -45,7 +45,7 @@ pub(crate) enum Unready {
     SharesAddress(NodeId),
     #[error("{0}")]
     Blocked(String),
-    #[error("nothing of term {0} is applied yet, so committed entries of earlier terms may be missing")]
+    #[error("no entry of term {0} is applied yet, so committed entries of earlier terms may be missing")]
     NothingOfTerm(u64),
     #[error("{0} committed entries are not applied yet")]
     Behind(u64),

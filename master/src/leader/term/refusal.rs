@@ -40,9 +40,9 @@ pub(crate) enum Refusal {
         "no protocol version in common: this master speaks {ours}, the caller {theirs}: upgrade the older side"
     )]
     VersionSkew {
-        /// This master's range.
+        /// Protocol versions that this master speaks.
         ours: String,
-        /// The caller's range.
+        /// Protocol versions that the caller speaks.
         theirs: String,
     },
     /// The request itself is wrong.
@@ -89,9 +89,9 @@ pub(crate) enum Refusal {
     )]
     NoPlace,
     /// The master is short of CPU time and puts off calls that can wait.
-    #[error("this master is short of CPU time and puts {what} off: try again shortly")]
+    #[error("this master is short of CPU time and refuses some {what}: try again shortly")]
     Shed {
-        /// The kind of calls.
+        /// Kind of the refused calls.
         what: &'static str,
     },
     /// The disk of the data directory is nearly full.

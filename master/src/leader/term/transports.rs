@@ -12,7 +12,7 @@ const LONGEST: usize = 512;
 pub(crate) struct TransportUse {
     pub(crate) name: String,
     pub(crate) offered: bool,
-    /// How it is offered, or why it is not.
+    /// How the store offers the transport, or the reason why it does not.
     pub(crate) how: String,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,

@@ -32,7 +32,7 @@ use crate::room::{Count, Place, Room};
 /// Time that a peer has to say its greeting, and that a guest has to be vouched for. A peer of ours does both at once;
 /// the time is for a machine under load.
 const GREETING_WITHIN: Duration = Duration::from_secs(5);
-/// Longest greeting.
+/// Longest greeting in bytes.
 const LONGEST: usize = 32 << 10;
 /// Pause after an accept that failed for lack of descriptors, with no silent connection to close.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 /// The reason why a process has no configuration. Each message is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not an error: help or the version was asked for, and this is its text.
+    /// Not an error: the user asked for help or the version, and this is the text.
     #[error("{0}")]
     Shown(String),
     /// The command line, or a value that a lower layer added to it, is not valid.

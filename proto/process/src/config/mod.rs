@@ -68,7 +68,7 @@ pub struct Setting {
 /// Parsed arguments, and each setting with its origin.
 #[derive(Clone, Debug)]
 pub struct Loaded<T> {
-    /// The arguments.
+    /// Parsed arguments.
     pub args: T,
     /// Every long flag that `--help` shows, in the order of its declaration.
     pub settings: Vec<Setting>,

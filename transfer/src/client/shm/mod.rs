@@ -28,8 +28,8 @@ use crate::{RegisterError, RegisteredMemory, WriteBuffer};
 
 /// The name of this transport.
 const SHM: &str = "shm";
-/// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps. Fewer come
-/// with the answer, or the request.
+/// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps.
+/// Fewer bytes travel in the request or the answer itself.
 const MIN_SHARED: u64 = 16 << 10;
 /// Bytes that are read and summed in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
@@ -37,7 +37,7 @@ const CACHED: usize = 128 << 10;
 const TURN: usize = 1 << 20;
 /// Time after which a store that could not be reached through shared memory is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Time after that for which reports still name the reason.
+/// Time after [`AGAIN`] for which reports still give the reason why a store shares nothing.
 const TOLD_FOR: Duration = Duration::from_secs(600);
 
 /// Moves bytes through shared memory where a store of this host shares its own, and everything else over TCP.
@@ -56,15 +56,15 @@ pub struct ShmTransport {
 /// Callback with the number of bytes of each call that went through shared memory and were found good.
 pub type OnShared = Box<dyn Fn(Access, u64) + Send + Sync>;
 
-/// Stores that were tried, by the memory that was meant.
+/// Stores that were tried, by store and epoch.
 #[derive(Default)]
 struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), SharingState>>);
 
 enum SharingState {
-    /// A call connects.
+    /// A call is connecting.
     Connecting,
     Shared(Arc<Session>),
-    /// The store shares nothing, and why; try again at this time.
+    /// The store shares nothing, for this reason. Try again at this time.
     Not(Instant, String),
 }
 
@@ -140,7 +140,7 @@ impl ShmTransport {
                 let (session, offers) = Session::new(address, segments, sharing, self.areas.gone());
                 let session = Arc::new(session);
                 connecting.state = Some(SharingState::Shared(session.clone()));
-                // Before the watch can find that it has ended.
+                // Dropped, which records the session, before the watch can notice that it has ended.
                 drop(connecting);
                 let (stores, mine) = (self.stores.clone(), session.clone());
                 let watch = async move {
@@ -343,7 +343,7 @@ impl Transport for ShmTransport {
                 peer.transports.insert(0, own.report());
                 continue;
             }
-            // Of several epochs of a store's memory, the shared one is the present one.
+            // Among several epochs of a store's memory, the one that is shared is the present one.
             let reports =
                 stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, state)| state.report());
             let report = reports.max_by_key(|report| report.usable);

@@ -115,7 +115,7 @@ impl ShmTransport {
     }
 }
 
-/// Returns what was done by the deadline.
+/// Returns the answers that were complete at the deadline, and a deadline error for each of the others.
 fn late(peer: &Peer, answers: Vec<Option<Checksum>>, ops: usize) -> Vec<Result<Checksum, TransferError>> {
     let deadline = || TransferError::Deadline { store: peer.store, address: peer.address() };
     let all = answers.into_iter().chain(std::iter::repeat(None)).take(ops);

@@ -40,9 +40,9 @@ pub(super) fn is_worth_it(ops: &[WriteOp<'_>]) -> bool {
 enum End {
     /// Every round was answered.
     Answered,
-    /// The store answers no more.
+    /// The store answers no request any more.
     Failed(TransferError),
-    /// The operations that are left have to go over TCP.
+    /// The remaining operations have to go over TCP.
     OtherWay,
 }
 
@@ -62,7 +62,7 @@ impl ShmTransport {
         let (mut done, mut end) = (vec![false; ops.len()], End::Answered);
         for round in rounds(&all_parts) {
             let with = if seal == Seal::Yes { seal_of(&all_parts, &round) } else { Seal::No };
-            // Those before it have no parts in later rounds.
+            // Operations before it have no parts in later rounds.
             let next_op = all_parts.get(round.end).map_or(ops.len(), |part| part.op);
             let is_open = |part: &&Part<'_>| answers[part.op].is_ok();
             let parts: Vec<&Part<'_>> = all_parts[round].iter().filter(is_open).collect();
@@ -105,7 +105,7 @@ impl ShmTransport {
                 let last = parts.iter().filter(|part| part.op < next_op);
                 last.for_each(|part| done[part.op] = answers[part.op].is_ok());
             }
-            // The others would wait for the same store as long again.
+            // Later rounds would wait just as long for the same store.
             if let Some(failed) = of_round.failed {
                 end = End::Failed(failed);
                 break;

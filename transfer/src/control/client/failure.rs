@@ -11,9 +11,9 @@ pub(crate) enum Failure {
     Connect(ConnectError),
     /// The connection is unusable.
     Broken(String),
-    /// RDMA can't carry it, or has failed to.
+    /// RDMA failed, or can't carry the work.
     Rdma(String),
-    /// RDMA has failed, and the store may still use the caller's memory: nothing must be repeated from it.
+    /// RDMA failed, and the store may still use the caller's memory: the work must not be repeated from that memory.
     Held(String),
 }
 

@@ -1,4 +1,4 @@
-//! Whether the store at an address moves bytes.
+//! Tracks whether the store at an address moves bytes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,14 +9,15 @@ use super::failure::Failure;
 use super::options::TcpOptions;
 use super::progress::{LOOKS, Looks, Moved, Watch};
 
-/// Health of the connections to one address. Once it is given up, every call that has or waits for one of them fails.
+/// Health of the connections to one address. Once the address is given up, every call that has or waits for one of them
+/// fails.
 pub(crate) struct Health {
     pub(crate) address: String,
     pub(crate) options: TcpOptions,
     /// Bytes moved over all connections.
     pub(crate) moved: Arc<Moved>,
     pub(crate) given_up: CancellationToken,
-    /// Reason why it was given up.
+    /// Reason why the address was given up.
     why: OnceLock<String>,
 }
 
@@ -73,7 +74,7 @@ impl Health {
         Failure::Stalled(self.why().to_owned())
     }
 
-    /// Reason why it was given up; empty if it was not.
+    /// Returns the reason why the address was given up; empty if it was not.
     pub(crate) fn why(&self) -> &str {
         self.why.get().map_or("", String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Scattered memory, for one system call after the other.
+//! Scatter/gather lists that one system call after another sends or fills.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -41,18 +41,18 @@ impl<'a> IoVecs<'a> {
         self.parts.len()
     }
 
-    /// Whether all was sent.
+    /// Whether every part was sent.
     pub(crate) fn are_sent(&self) -> bool {
         self.parts[self.sent..].is_empty()
     }
 
-    /// Forgets all parts.
+    /// Removes all parts.
     pub(crate) fn clear(&mut self) {
         self.parts.clear();
         self.sent = 0;
     }
 
-    /// Sends once without blocking, of bytes that were not sent, and returns their number.
+    /// Sends unsent bytes once without blocking, and returns how many were sent.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let message = message(&mut self.parts[self.sent..]);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -71,7 +71,7 @@ impl<'a> IoVecs<'a> {
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Goes on by `n` bytes, and past empty parts.
+    /// Skips `n` bytes and any empty parts after them.
     fn advance(&mut self, mut n: usize) {
         for part in &mut self.parts[self.sent..] {
             let now = n.min(part.iov_len);

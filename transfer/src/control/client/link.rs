@@ -55,9 +55,9 @@ pub(crate) fn is_for_now(outcome: &Outcome) -> bool {
 /// Why a connection can't be used any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    #[error("the store closed it")]
+    #[error("the store closed the connection")]
     Closed,
-    #[error("RDMA beside it failed: {0}")]
+    #[error("the RDMA queue pair of this connection failed: {0}")]
     Rdma(String),
     #[error("RDMA beside it failed, and the store may still use the memory: {0}")]
     Held(String),
@@ -90,14 +90,14 @@ pub(crate) struct Link {
     pub(crate) sums: Sums,
 }
 
-/// One direction of a connection.
+/// Sending direction of a connection.
 pub(crate) struct Sender {
     stream: Arc<TcpStream>,
     progress: Progress,
     since_turn: usize,
 }
 
-/// The other direction.
+/// Receiving direction of a connection.
 pub(crate) struct Receiver {
     stream: Arc<TcpStream>,
     progress: Progress,
@@ -362,7 +362,7 @@ impl Receiver {
             match received {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(n) => {
-                    // Before the next await: another operation of the call may fill the same memory.
+                    // Summed before the next await: another operation of the call may fill the same memory.
                     let mut left = n;
                     while left > 0 {
                         let part = &piece.buffers[buffer];

@@ -18,7 +18,7 @@ pub struct TcpOptions {
     /// Size of a stripe, default 4 MiB, at least 1 MiB: a batch uses one connection for each multiple of it. Smaller
     /// stripes use more connections for smaller objects, and cost more wake-ups.
     pub stripe_bytes: u64,
-    /// Whether answers have checksums, default all.
+    /// Bytes of which answers carry checksums. Default: all.
     pub sums: Sums,
 }
 

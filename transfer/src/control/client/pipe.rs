@@ -4,9 +4,9 @@
 //! large transfers or by many calls, a small call hands its request over to the task here. The requests go out in their order,
 //! many with one system call, and the answers come back in the same order.
 //!
-//! Whatever goes wrong on the connection ends it, and the calls on it get no answer. They repeat their request over connections of
-//! their own, as every request can be repeated. The calls themselves watch whether bytes move on the connection, as they do
-//! on their own.
+//! Any error on the connection ends it, and the calls on it get no answer. They repeat their requests over connections
+//! of their own; every request can be repeated. The calls themselves watch whether bytes move on the connection, as
+//! they do on their own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,8 @@ const TOGETHER: usize = 64 << 10;
 /// Time before a connection is tried again that could not be made.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The way to the task of a connection. The task ends with this value and all that it gave out, or when the connection breaks.
+/// Handle of the task that runs a shared connection. The task ends when this value and every place that it gave out are
+/// dropped, or when the connection breaks.
 pub(crate) struct Pipe {
     hello: Hello,
     begun: Instant,
@@ -38,9 +39,9 @@ pub(crate) struct Pipe {
 }
 
 struct Shared {
-    /// None before the connection is made.
+    /// Free places. It has none until the connection is made.
     places: Arc<Semaphore>,
-    /// Set when it is made.
+    /// Watch on the connection, set when it is made.
     watch: OnceLock<Watch>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Place {
     permit: OwnedSemaphorePermit,
 }
 
-/// A request.
+/// A request of a small call.
 pub(crate) struct PipedRequest {
     pub(crate) kind: RequestKind,
     pub(crate) grant: SealedGrant,
@@ -60,15 +61,15 @@ pub(crate) struct PipedRequest {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The store's answer.
+/// Answer of the store to one request.
 pub(crate) struct PipedReply {
-    /// To each operation.
+    /// Verdicts, one for each operation.
     pub(crate) verdicts: Vec<Result<(), Refused>>,
     /// The bytes of all operations, if it was a read; unspecified for those that were refused.
     pub(crate) payload: Vec<u8>,
 }
 
-/// A request, and who waits for the answer.
+/// A request, and the call that waits for its answer.
 struct PendingRequest {
     asked: PipedRequest,
     to: oneshot::Sender<PipedReply>,
@@ -79,12 +80,12 @@ struct PendingRequest {
 #[derive(Default)]
 struct InFlight {
     calls: Mutex<VecDeque<(u64, PendingRequest)>>,
-    /// Told when there is one more.
+    /// Notified when a request is added.
     more: Notify,
 }
 
 impl Pipe {
-    /// Starts the task.
+    /// Starts the task of a connection.
     fn new(health: Arc<Health>, hello: Hello) -> Self {
         let (calls, asked) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { places: Arc::new(Semaphore::new(0)), watch: OnceLock::new() });
@@ -92,15 +93,15 @@ impl Pipe {
         tokio::spawn(async move {
             let served = serve(&health, hello, asked, &of_task);
             if let Some(why) = health.given_up.run_until_cancelled(served).await {
-                tracing::debug!(address = health.address, why, "no connection for small calls any more");
+                tracing::debug!(address = health.address, why, "the shared connection has ended");
             }
             of_task.places.close();
         });
         Self { hello, begun: Instant::now(), calls, shared }
     }
 
-    /// Returns the pipe in `kept` for the memory that `hello` names, or a new one. There is none while that is of other memory, and
-    /// for a while after it could not be connected.
+    /// Returns the pipe in `kept` for the memory that `hello` names, or a new one. Returns none while `kept` is for
+    /// other memory, and for a while after a connect failed.
     pub(crate) fn get<'a>(
         kept: &'a mut Option<Self>,
         health: &Arc<Health>,
@@ -126,7 +127,7 @@ impl Pipe {
 }
 
 impl Place {
-    /// Looks at the connection.
+    /// Returns a watch on the connection; `None` before it is made.
     pub(crate) fn watch(&self) -> Option<Watch> {
         self.shared.watch.get().map(Watch::again)
     }
@@ -139,13 +140,13 @@ impl Place {
         tokio::select! {
             biased;
             answer = answer => answer.ok(),
-            // Also for a call that was handed over when the task had just ended.
+            // Also ends a call that was handed over just after the task had ended.
             () = calls.closed() => None,
         }
     }
 }
 
-/// Connects, and carries requests until the connection breaks or nobody can ask any more; returns why.
+/// Connects, and carries requests until the connection breaks or every handle is dropped; returns why.
 async fn serve(
     health: &Health,
     hello: Hello,
@@ -163,7 +164,7 @@ async fn serve(
         return format!("the store speaks version {} of the transfer protocol", link.version());
     }
     link.receiver.read_ahead(TOGETHER);
-    // It was not set before.
+    // Set only here, so this succeeds.
     let _ = shared.watch.set(link.watch());
     shared.places.add_permits(PLACES);
     let in_flight = InFlight::default();
@@ -176,7 +177,7 @@ async fn serve(
     }
 }
 
-/// Sends requests until nobody can ask any more.
+/// Sends requests until every handle is dropped.
 async fn send_all(
     sender: &mut Sender,
     asked: &mut mpsc::UnboundedReceiver<PendingRequest>,
@@ -213,13 +214,13 @@ async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
             tokio::select! {
                 biased;
                 () = in_flight.more.notified() => continue,
-                // Nothing is expected.
+                // No answer is expected.
                 () = receiver.unexpected() => return Broken::Closed,
             }
         };
         let PendingRequest { asked, to, .. } = call;
         match receive(receiver, id, &asked).await {
-            // The call may be over.
+            // The call may have ended.
             Ok(answer) => drop(to.send(answer)),
             Err(broken) => return broken,
         }

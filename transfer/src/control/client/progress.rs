@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// Number of looks in the stall timeout: after this many in a row that saw no byte move, it is over.
+/// Number of checks within the stall timeout. The store has stalled after this many checks in a row that saw no byte
+/// move.
 pub(crate) const LOOKS: u32 = 4;
 
 /// Count of bytes sent and received, for another task to read.

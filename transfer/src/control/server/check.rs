@@ -54,7 +54,7 @@ pub(crate) enum Refusal {
         "the transfer was cut off, because another range of its batch belongs to a newer write: try again"
     )]
     CutOff,
-    #[error("RDMA has failed: {0}")]
+    #[error("the transfer by RDMA failed: {0}")]
     Device(String),
     #[error("not in this way: {0}")]
     OtherWay(String),

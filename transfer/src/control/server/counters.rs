@@ -14,24 +14,24 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Bytes that clients of this host, or of this process, read from the segments themselves and found good, or had checked.
     pub shm_bytes_read: AtomicU64,
-    /// Those read operations.
+    /// Read operations counted in `shm_bytes_read`.
     pub shm_reads: AtomicU64,
     /// Bytes of acknowledged writes that were copied out of memory that clients of this host share, or that clients of this process
     /// copied.
     pub shm_bytes_written: AtomicU64,
-    /// Read operations through shared memory about which this store was asked.
+    /// Read operations through shared memory whose bytes clients asked this store to check.
     pub checks: AtomicU64,
     /// Bytes of good reads that went by RDMA.
     pub rdma_bytes_read: AtomicU64,
     /// Bytes of acknowledged writes that came by RDMA.
     pub rdma_bytes_written: AtomicU64,
-    /// Pairs of queue pairs that were made.
+    /// Queue pairs made beside connections.
     pub rdma_pairs: AtomicU64,
     /// Requests by RDMA that failed in a card or in the network.
     pub rdma_failures: AtomicU64,
     /// Write operations acknowledged.
     pub writes: AtomicU64,
-    /// Write operations that found no memory to remember them, and waited for it.
+    /// Write operations that waited because the memory for records of writes was full.
     pub waits: AtomicU64,
     /// Hellos, requests and operations refused.
     pub refusals: AtomicU64,
@@ -56,9 +56,9 @@ impl Counters {
 /// long as their calls take.
 #[derive(Clone, Debug)]
 pub struct RequestSeconds {
-    /// Read requests.
+    /// Time of read requests.
     pub read: Histogram,
-    /// Write requests.
+    /// Time of write requests.
     pub write: Histogram,
 }
 

@@ -86,7 +86,8 @@ impl<'a> Exchange<'a> {
             let outcome = match write {
                 Ok(FetchedWrite { write, lost: false }) => Ok(Some(write)),
                 Ok(FetchedWrite { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
-                // A range is sealed only once its bytes are there: as over TCP.
+                // As over TCP, a range is sealed only after its bytes have arrived. So this is a repetition of a write
+                // whose answer was lost.
                 Err(Refusal::Fenced(Fenced::Sealed { .. })) if sealing.is_some() => Ok(None),
                 Err(refusal) => Err(refusal),
             };

@@ -21,7 +21,7 @@ impl Pace {
         Self { stall, waited: Duration::ZERO, moved: 0 }
     }
 
-    /// Begins another message.
+    /// Resets the budget at the start of a message.
     pub(crate) fn begin(&mut self) {
         *self = Self::new(self.stall);
     }

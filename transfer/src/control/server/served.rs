@@ -46,12 +46,12 @@ pub(crate) struct ServedMemory {
     pub(crate) key: GrantKey,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
     pub(crate) lent: ArcSwap<Vec<Arc<Lent>>>,
-    /// Told when it was replaced.
+    /// Notified when the list of segments was replaced.
     pub(crate) relent: watch::Sender<()>,
     pub(crate) grant_lifetime: Duration,
     pub(crate) fence_budget: Arc<Budget>,
     pub(crate) authority: Arc<Authority>,
-    /// Told when a network card has left a range that it moved bytes of.
+    /// Notified when a network card has left a range to or from which it moved bytes.
     pub(crate) transfer_ended: Arc<Notify>,
     pub(crate) timeouts: Timeouts,
     pub(crate) counters: Counters,
@@ -62,7 +62,7 @@ pub(crate) struct ServedMemory {
 pub(crate) struct Lent {
     pub(crate) segment: Arc<Segment>,
     pub(crate) fence: Fence,
-    /// For readers of this host: of the writes that the fence admits.
+    /// Stamps of the writes that the fence admits, for readers on this host.
     pub(crate) stamps: Option<Arc<Stamps>>,
 }
 
@@ -140,7 +140,7 @@ impl ServedMemory {
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
-        // Those of this operation only: a reader looks at the stamps of what it has copied.
+        // Stamps the blocks of this operation only: a reader checks the stamps of the blocks that it has copied.
         if let Some(stamps) = &lent.stamps {
             stamps.stamp(&(offset..offset + op.len), range.index);
         }

@@ -30,19 +30,19 @@ const DISCARD_CHUNK: usize = 64 << 10;
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Closed {
-    #[error("the peer closed it")]
+    #[error("the peer closed the connection")]
     ByPeer,
-    #[error("it was idle for longer than {0:?}")]
+    #[error("the connection was idle for longer than {0:?}")]
     Idle(Duration),
-    #[error("it was idle, and others need its place")]
+    #[error("the connection was idle and was closed to make room for another one")]
     Crowded,
-    #[error("the peer stalled in the middle of a message, or moved it too slowly")]
+    #[error("the peer stalled in the middle of a message, or sent or read it too slowly")]
     Stalled,
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] WireError),
     #[error("the queue pair beside it can't be used any more")]
     Rdma,
-    #[error("its hello was refused")]
+    #[error("the store refused the peer's hello")]
     Refused,
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -233,7 +233,7 @@ impl Socket {
         self.stream.try_write(bytes).unwrap_or(0)
     }
 
-    /// Returns when the peer has closed the connection, while nothing is expected from it.
+    /// Returns when the peer has closed the connection. No bytes are expected from the peer meanwhile.
     pub(crate) async fn gone(&self) {
         // A request that comes early hides the end until it is read, and then the end is noticed there.
         if let Ok(1..) = self.stream.peek(&mut [0]).await {
@@ -264,7 +264,7 @@ impl Socket {
         }
     }
 
-    /// Counts a request as so many bytes, so that one who sends many small ones yields as well.
+    /// Counts a request as a number of bytes, so that a client that sends many small requests also yields its turn.
     pub(crate) async fn take_turn(&mut self) {
         self.yield_after(TURN / REQUESTS_IN_TURN).await;
     }

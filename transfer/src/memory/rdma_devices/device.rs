@@ -16,7 +16,7 @@ pub(crate) struct RdmaDevice {
     /// The present path, or why there is none.
     pub(super) path: Mutex<Result<Path, NoRdma>>,
     pub(crate) limits: Limits,
-    /// Zeros, for probes of clients.
+    /// Registered zeros, which the store sends to answer probes of clients.
     pub(crate) blank: Region,
     /// Number of completions of all queue pairs of the store here.
     pub(crate) completed: AtomicU64,

@@ -8,7 +8,7 @@ use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions};
 /// The RDMA devices that this process uses, open.
 pub(crate) struct Devices {
     pub(crate) opened: Vec<RdmaDevice>,
-    /// Why other devices were left when these were opened.
+    /// Reasons why other devices were skipped when these were opened.
     left: Vec<String>,
     names: RdmaDevices,
     options: RdmaOptions,
@@ -115,8 +115,8 @@ impl Devices {
         (reasons.len() == self.opened.len()).then(|| NoRdma(reasons.join("; ")))
     }
 
-    /// Reads the path of a device again, after an event. Queue pairs that are connected keep theirs; if it is gone, they fail, and
-    /// others are made.
+    /// Reads the path of a device again after an event. Connected queue pairs keep their old path; if it no longer
+    /// exists, they fail and are replaced.
     pub(super) fn renew(&self, nth: usize, event: &str) {
         let Some(device) = self.opened.get(nth) else { return };
         let mut found = device.find_path(&self.options);
@@ -139,7 +139,7 @@ impl Devices {
         *device.path.lock() = now;
     }
 
-    /// Gives a device up.
+    /// Marks a device as failed for good.
     pub(super) fn fail(&self, nth: usize) {
         let Some(device) = self.opened.get(nth) else { return };
         let why =
@@ -153,7 +153,7 @@ impl Devices {
         self.options.pairs
     }
 
-    /// How long a queue pair waits for a silent peer.
+    /// Returns how long a queue pair waits for a silent peer.
     pub(crate) fn timing(&self) -> Timing {
         Timing { timeout: self.options.timeout, ..Timing::default() }
     }

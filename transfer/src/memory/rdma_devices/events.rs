@@ -1,4 +1,4 @@
-//! Follows what devices tell: a port that comes up or goes down, an address that is renewed.
+//! Follows device events: a port comes up or goes down, an address changes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use mc_verbs::{Device, Event};
 
 use super::devices::Devices;
 
-/// Longest wait for an event, after which a thread looks whether it is still needed.
+/// Longest wait for an event. After it, the thread checks whether it is still needed.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Follows each device on a thread of its own, until `devices` are gone.

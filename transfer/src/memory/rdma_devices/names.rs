@@ -6,10 +6,10 @@ use std::str::FromStr;
 pub enum RdmaDevices {
     /// None.
     Off,
-    /// All that have an active port with an address.
+    /// Every device that has an active port with an address.
     #[default]
     Auto,
-    /// These, by name.
+    /// The devices with these names.
     Named(Vec<String>),
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for completions.
+//! Waits for completions of RDMA requests.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 /// Time for which a queue is polled before the thread waits for a wake-up, which costs about as much.
 const POLL: Duration = Duration::from_micros(15);
 
-/// A completion queue, and its place in the runtime.
+/// A completion queue, registered with the runtime.
 pub(crate) struct Completions {
     queue: AsyncFd<Arc<CompletionQueue>>,
     taken: Vec<Completion>,
@@ -33,7 +33,7 @@ impl Completions {
         self.queue.get_ref()
     }
 
-    /// Returns the next completions, at least one. When it is dropped before, none is lost.
+    /// Returns the next completions, at least one. Dropping the future loses none.
     pub(crate) async fn next(&mut self) -> Result<std::vec::Drain<'_, Completion>, String> {
         let began = Instant::now();
         while !self.take()? {
@@ -42,7 +42,7 @@ impl Completions {
                 continue;
             }
             self.queue().arm().map_err(|error| error.to_string())?;
-            // One that came before the queue was armed wakes nobody.
+            // A completion that came before the queue was armed sends no wake-up.
             if self.take()? {
                 break;
             }

@@ -1,11 +1,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Who may share memory with this end: a store asks it of clients that read its memory and let it read theirs, and a client of
-/// stores.
+/// Processes that may share memory with this one. A store applies it to clients that read its memory and let the store
+/// read theirs; a client applies it to stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShmAccess {
-    /// Nobody: bytes go over TCP.
+    /// No process: bytes go over TCP.
     Off,
     /// Processes of the same user, and of root.
     #[default]

@@ -36,7 +36,7 @@ pub(crate) const MESSAGE_LEN: usize = 20;
 /// A message of a client that has the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// It has read so much since it last said so, and found it good without asking.
+    /// Reads and bytes since the last such message that the client found good without asking the store.
     Read { reads: u64, bytes: u64 },
     /// Memory whose descriptor comes with this message. The answer is its number, 0 if the store does not take it.
     Area { len: u64 },

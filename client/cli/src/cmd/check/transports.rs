@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// Bytes of the object that each store gets for a moment: enough to be worth every transport.
 const PROBE: ByteSize = ByteSize(64 << 10);
-/// Reads of it, of which the fastest is told. The first ones open connections.
+/// Number of reads of that object. The first ones open connections, so only the fastest is reported.
 const READS: usize = 5;
 /// Time limit of the put. A store that does not answer is found sooner.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ struct Store {
 struct Transport {
     name: &'static str,
     usable: bool,
-    /// How it is used, or why it is not.
+    /// How the transport is used, or the reason why it is not.
     how: String,
     /// Bytes of the probe that went by it; by TCP also requests and answers.
     bytes: u64,

@@ -23,13 +23,13 @@ pub(super) struct Flag {
 
 /// Value of a flag that is not given. Its `Display` form is a table cell.
 pub(super) enum Fallback {
-    /// A value.
+    /// The flag has this default.
     Value(String),
     /// Description of where the value comes from.
     Words(String),
     /// No value: the flag must be given.
     Required,
-    /// No value.
+    /// The flag is optional and has no default.
     Unset,
 }
 

@@ -94,7 +94,7 @@ const PATHS: [(&str, &str, &str); 23] = [
     ("/api/v1/drain_jobs/cancel?job_id=ID", "this master", "POST: 404, or 400 without the id of a job"),
 ];
 
-/// Returns the section.
+/// Returns the section on HTTP paths.
 pub(super) fn section() -> String {
     let rows = PATHS.iter().map(|(path, who, what)| [code(path), (*who).to_owned(), (*what).to_owned()]);
     format!("{INTRODUCTION}\n\n{}", table(["Path", "Answered by", "Answer"], rows))

@@ -58,9 +58,9 @@ pub(crate) struct AppendRequests<S> {
 /// The next step.
 enum NextRequest {
     Send(AppendEntriesRequest<TypeConfig>),
-    /// openraft has no more requests.
+    /// openraft sends no more requests.
     End,
-    /// Another leader was heard.
+    /// Another leader was heard, so this stream must end.
     Over,
 }
 
@@ -99,9 +99,9 @@ struct SentAppend {
     sent: AppendRange,
     /// The leader's term.
     term: u64,
-    /// As it travels.
+    /// Encoded size.
     bytes: usize,
-    /// Right before it was sent.
+    /// Time right before it was sent.
     at: Instant,
 }
 

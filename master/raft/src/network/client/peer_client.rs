@@ -146,7 +146,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
         match self.append_path {
-            // A stream with one request: a call costs the same and leaves nothing open.
+            // A stream with a single request costs as much as a call and leaves no stream open.
             AppendPath::Calls => stream_append_sequential(self, input, option),
             AppendPath::Stream => Box::pin(async move {
                 let (route, channels) = self.connect()?;

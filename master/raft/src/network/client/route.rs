@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::lease::acks::LostEntries;
 use crate::network::wire::convert::BadMessage;
 
-/// Both ends of a call, for its errors.
+/// Both ends of a call, for error messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) from: NodeId,
@@ -38,7 +38,7 @@ impl Route {
     }
 
     pub(crate) fn nonsense(&self, err: &BadMessage) -> RPCError<TypeConfig> {
-        Unreachable::from_string(format!("node {} at {} answers nonsense: {err}", self.target, self.address))
+        Unreachable::from_string(format!("node {} at {} sent a bad answer: {err}", self.target, self.address))
             .into()
     }
 

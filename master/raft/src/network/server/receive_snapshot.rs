@@ -28,9 +28,9 @@ pub(crate) async fn next(
     timeout(PATIENCE, inbound.message()).await.map_err(silent)?
 }
 
-/// Reason why a snapshot is not taken.
+/// Reason why a snapshot was not installed.
 enum NotInstalled {
-    /// Its sender gets this node's vote, which tells whether the sender was deposed.
+    /// The sender gets this node's vote in answer, which shows it whether it was deposed.
     Answered(Vote),
     Refused(Status),
 }
@@ -122,10 +122,10 @@ impl SnapshotOffer {
 
     /// Waits until all of the snapshot is durable here, and returns the answer that says so.
     ///
-    /// The leader counts what it is told. If the power failed here before committed entries are on disk, this log would go
-    /// back behind what the leader counts. openraft waits for nothing when it finds a snapshot unneeded. So it is asked as
-    /// the leader would ask, by an append without entries behind the snapshot: it answers that once everything before is
-    /// durable.
+    /// The leader counts the entries that the answer confirms. If the power failed here before committed entries are on
+    /// disk, this log would lose entries that the leader has counted. openraft waits for nothing when it finds a
+    /// snapshot unneeded. So it is asked as the leader would ask, by an append without entries behind the snapshot: it
+    /// answers that once everything before is durable.
     async fn unneeded(&self, raft: &Raft<StateMachine>) -> NotInstalled {
         let question = AppendEntriesRequest::<TypeConfig> {
             vote: self.vote,
@@ -154,7 +154,7 @@ impl SnapshotOffer {
     ) -> Result<Aside<Incoming>, NotInstalled> {
         let busy = |_| Status::unavailable("another snapshot is coming in");
         let permit = timeout(PATIENCE, served.snapshots.receive_permit()).await.map_err(busy)?;
-        // The previous attempt may have brought all of this snapshot.
+        // The previous attempt may have received all of this snapshot.
         self.check(&served.raft, served.log_at_start).await?;
         let incoming = served.snapshots.receive(self.meta.clone(), self.bytes, permit);
         let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
@@ -203,8 +203,8 @@ impl SnapshotOffer {
     }
 }
 
-/// Waits until this node knows of a vote above `vote`, or has stopped. The sending leader has then lost its place,
-/// and may be gone without a word. The next leader may wait for this node, which it needs for a majority.
+/// Waits until this node knows of a vote above `vote`, or has stopped. The sending leader is then deposed, and may
+/// never send another message. The next leader may wait for this node, which it needs for a majority.
 async fn outdated(raft: &Raft<StateMachine>, vote: Vote) -> NotInstalled {
     let mut changes = raft.server_metrics();
     loop {
@@ -233,9 +233,9 @@ struct LocalState {
 #[derive(Debug, PartialEq, Eq)]
 enum OfferDecision {
     Take,
-    /// The log has entries of the same leader beyond the snapshot, which continue from all that it holds, and they
-    /// are on disk. The sender has lost track of them. It is told that all of the snapshot is here, and goes on
-    /// behind it.
+    /// The log has entries of the same leader beyond the snapshot, which continue from all that it holds, and they are
+    /// on disk. The sender does not know that. This node answers that it has all of the snapshot, and the sender
+    /// continues with the entries after it.
     ///
     /// The snapshot can't be installed, because openraft asserts that what is written in one leader's name does not
     /// go back. The leader can't be left to wait either: it may have no newer snapshot for a long time, and sends no
@@ -244,11 +244,12 @@ enum OfferDecision {
     /// The same, but the entries are not known to be on disk yet. If a leader counted them and the power failed here,
     /// it would find a log that went back.
     NotYetDurable,
-    /// Its sender was deposed.
+    /// The sender was deposed.
     Deposed,
-    /// Not needed: all of it is committed here.
+    /// The snapshot is not needed: everything in it is committed here.
     Unneeded,
-    /// It has another entry than this node at a committed index. openraft asserts that there is no such snapshot.
+    /// The snapshot has another entry than this node at a committed index. openraft asserts that there is no such
+    /// snapshot.
     Contradicts {
         last: LogId,
         committed: LogId,

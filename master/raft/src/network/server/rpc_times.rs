@@ -5,7 +5,7 @@ use metrics::Histogram;
 /// The calls between masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RaftRpc {
-    /// An append: a call of its own, or one message of the stream.
+    /// Append entries, as a single call or as one message of the stream.
     Append,
     /// A candidate asks for a vote.
     Vote,

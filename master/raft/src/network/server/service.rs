@@ -104,8 +104,8 @@ impl RaftService {
         tonic::transport::Server::builder()
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
-            // A process that was stopped finds many heartbeats that were given up. It must not end the connection
-            // because of them.
+            // After a process was stopped and continued, it finds many cancelled heartbeats. They must not end the
+            // connection.
             .http2_max_pending_accept_reset_streams(Some(1024))
             .http2_keepalive_interval(Some(Duration::from_secs(1)))
             .http2_keepalive_timeout(Some(Duration::from_secs(2)))
@@ -183,10 +183,10 @@ fn micros(span: Duration) -> u64 {
 
 /// Passes a heartbeat to Raft, and answers without waiting for the disk.
 ///
-/// openraft answers an append when everything before it is durable, even an append without entries. With a slow disk,
-/// a leader whose heartbeats all arrived took itself for abandoned. The answer to a heartbeat needs no disk. The
-/// sender asks whether this node has the entry that it confirmed before, and counts the time for which this node
-/// votes for nobody else.
+/// openraft answers an append when everything before it is durable, even an append without entries. With a slow disk, a
+/// leader would therefore conclude that no follower answers, although all heartbeats arrive. The answer to a heartbeat
+/// needs no disk. The sender asks whether this node has the entry that it confirmed before, and counts the time for
+/// which this node votes for nobody else.
 ///
 /// That time begins when Raft has taken the message in. This is certain once Raft has answered a question that was
 /// put behind the message in the same queue. A refusal is answered before that question. If Raft's commands wait for

@@ -26,15 +26,15 @@ pub(crate) enum BadMessage {
     /// A field has a value that no sender of this protocol sends.
     #[error("{what} {why}")]
     Invalid {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// The defect.
+        /// Description of the defect.
         why: String,
     },
     /// An entry cannot be read.
     #[error("entry {index}: {source}")]
     Entry {
-        /// Its log index.
+        /// Log index of the entry.
         index: u64,
         /// The defect.
         source: RecordError,

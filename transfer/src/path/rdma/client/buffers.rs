@@ -59,7 +59,7 @@ impl Buffers {
         Err(NoRdma(format!("RDMA device {device} could not register memory of this process")))
     }
 
-    /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.
+    /// Returns once the store has sent the message `number`: the bytes that it wrote are then visible here.
     pub(crate) async fn notified(&mut self, number: u32) -> Result<(), NoRdma> {
         match &mut self.end {
             Some(end) => end.notified(number).await,
@@ -78,7 +78,7 @@ impl Buffers {
     /// When the device does not release the memory.
     pub(crate) async fn abandon(mut self) -> Result<(), NoRdma> {
         if let Some(pair) = self.end.as_ref().map(|end| end.pair().clone()) {
-            // It may take long. If nobody waits for it any more, the drop does.
+            // Destroying may take long. If the caller stops waiting, the drop destroys the pair instead.
             let _ = tokio::task::spawn_blocking(move || pair.destroy()).await;
         }
         self.end_access()
@@ -108,7 +108,8 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // Here, although it blocks: the caller may take its memory back right after this. The call is gone, so there is nobody to tell.
+        // Here, although it blocks: the caller may take its memory back right after this. The call has ended, so the
+        // error has no receiver.
         let _ = self.end_access();
     }
 }

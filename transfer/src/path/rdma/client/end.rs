@@ -14,7 +14,8 @@ const MESSAGES: u32 = 8;
 /// Maximum number of reads of the store that are answered at once.
 const READS_AT_ONCE: u8 = 16;
 
-/// The client's end of a pair. It posts no requests: the store does, and tells when its bytes are here.
+/// The client's end of a pair. The client posts no requests: the store does, and sends a message when its bytes have
+/// arrived.
 pub(crate) struct ClientEnd {
     pair: Arc<QueuePair>,
     completions: Completions,
@@ -62,12 +63,12 @@ impl ClientEnd {
         self.pair.device().name()
     }
 
-    /// Its queue pair, whose end ends every access of the store.
+    /// Queue pair of this end. Destroying it ends every access by the store.
     pub(crate) fn pair(&self) -> &Arc<QueuePair> {
         &self.pair
     }
 
-    /// Returns once the store has sent the message `number`: then the bytes that it wrote before can be read here.
+    /// Returns once the store has sent the message `number`: the bytes that it wrote before are then visible here.
     pub(crate) async fn notified(&mut self, number: u32) -> Result<(), NoRdma> {
         loop {
             let mut notified = false;

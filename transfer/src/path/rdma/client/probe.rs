@@ -19,7 +19,8 @@ const STAGING_WITHIN: Duration = Duration::from_secs(1);
 enum Probed {
     Works,
     Failed(String),
-    /// Nothing: there were no buffers, or the store could not be asked, or refused the grant. The next call brings another one.
+    /// The probe says nothing: no buffer was free, the store could not be asked, or it refused the grant. The next call
+    /// brings a new grant.
     Unclear,
 }
 

@@ -22,7 +22,7 @@ use crate::memory::{Areas, Exposures, Rdma, Reached, Staging};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
-/// Fewest bytes of a turn that go by RDMA. Fewer are there with the answer over TCP, which RDMA needs as well.
+/// Fewest bytes of a turn that go by RDMA. Fewer bytes arrive with the answer over TCP, which RDMA needs as well.
 const MIN_RDMA: u64 = 16 << 10;
 /// Maximum bytes of one request, and so of a piece.
 pub(crate) const REQUEST: u64 = 4 << 20;
@@ -99,7 +99,7 @@ impl RdmaClient {
 
 /// Where the bytes of a turn's pieces are, for the device of the store.
 pub(crate) struct Places {
-    /// Of each piece's buffers; `None` for those that have to be copied.
+    /// Places of the buffers of each piece; `None` for those that have to be copied.
     of_pieces: Vec<OfPiece>,
     staged_bytes: u64,
 }
@@ -178,7 +178,7 @@ impl PairedLink {
         route: usize,
         (access, grant): (Access, &[u8]),
     ) -> Result<Result<(), NoPair>, Broken> {
-        // A device that reaches nobody any more may look for its peer for seconds, at either end.
+        // A device that can't reach its peer may search for it for seconds, at either end.
         let progress = self.link.progress();
         within(patience, 0, &progress, self.make_pair(client, routes, route, access, grant)).await
     }
@@ -471,7 +471,7 @@ struct Answers {
 }
 
 impl Broken {
-    /// The error of a request in `buffers`.
+    /// Ends the buffers of a request that failed, and returns the resulting error.
     async fn after(self, buffers: Buffers, routes: &Routes, route: usize) -> Self {
         self.suspend(routes, route);
         self.given_up(buffers).await

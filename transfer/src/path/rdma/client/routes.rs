@@ -44,8 +44,8 @@ struct RoutesState {
     moved: u64,
 }
 
-/// The store that probes go to, and what they ask with. A store makes queue pairs for clients with a grant only, so this is that of the
-/// last call.
+/// The store that probes go to, and what they ask with. A store makes queue pairs only for clients with a grant, so
+/// probes use the grant of the last call.
 pub(crate) struct Target {
     pub(crate) address: String,
     pub(crate) options: TcpOptions,

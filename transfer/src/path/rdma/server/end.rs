@@ -44,7 +44,7 @@ pub(crate) enum Direction {
 /// Why a transfer did not end well.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It was cut off, because a range belongs to another write now.
+    /// The store cut its card off, because a newer write or a seal took a range.
     CutOff,
     /// The client closed the connection.
     Gone,
@@ -91,13 +91,13 @@ impl<K> Drop for Flight<'_, K> {
     }
 }
 
-/// Segments that a device of a store reaches; the largest is best.
+/// How much of the segments a device of a store reaches, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reachability {
     Nothing,
-    /// It could not register others.
+    /// Some segments: registering the others failed.
     Part,
-    /// All, or some are still to be tried.
+    /// All segments, or all that were tried so far.
     All,
 }
 
@@ -235,7 +235,7 @@ impl StoreEnd {
                 (completed_there.load(Ordering::Relaxed), Instant::now() + REPORT_EVERY);
             let mut stalled_at = Instant::now() + stall;
             loop {
-                // Some drivers are done before anybody waits.
+                // Some drivers finish the work before this task waits even once.
                 tokio::task::consume_budget().await;
                 while under_way < WINDOWS && !rest.is_empty() {
                     let mut bytes = 0;
@@ -255,12 +255,13 @@ impl StoreEnd {
                     rest = later;
                 }
                 if under_way == 0 {
-                    // All have completed.
+                    // Every request has completed.
                     return Ok(());
                 }
                 let completed = tokio::select! {
                     biased;
-                    // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
+                    // Checked first, so that a driver that moves the bytes while they are posted does not keep them
+                    // from being noticed.
                     () = cut_off.ordered() => return Err(Failed::CutOff),
                     completed = completions.next() => completed.map_err(|error| failed(&error))?,
                     () = tokio::time::sleep_until(report_at) => {
@@ -288,8 +289,8 @@ impl StoreEnd {
         if moved.is_ok() {
             drop(flight.kept.take());
         } else {
-            // It may take long, so not on a thread of the runtime. The flight keeps the memory until it is done, and does it again if
-            // that failed, or nobody waits for it any more.
+            // Destroying the pair may take long, so it runs on a thread for blocking work. The flight keeps the memory
+            // until then, and destroys the pair itself if this fails or the caller stops waiting.
             let pair = flight.pair.clone();
             let _ = tokio::task::spawn_blocking(move || pair.destroy()).await;
         }

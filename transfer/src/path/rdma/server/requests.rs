@@ -49,12 +49,12 @@ struct Reading {
     index: u64,
 }
 
-/// Reports of progress to a client, before the reply to its request.
+/// Reports of progress that a client gets before the reply to its request.
 struct Reports<'a> {
     socket: &'a Socket,
-    /// Whether the client knows them.
+    /// Whether the client's protocol version has reports.
     are_known: bool,
-    /// Bytes of the last one that were sent; 0 if that is all of it.
+    /// Number of bytes of the last report that were sent; 0 if the whole report was sent.
     sent: AtomicUsize,
 }
 
@@ -64,7 +64,8 @@ impl<'a> Reports<'a> {
         Self { socket: &exchange.socket, are_known, sent: AtomicUsize::new(0) }
     }
 
-    /// Sends one, unless the connection takes no bytes: then the client hears of the store anyway.
+    /// Sends a report. Skips it if the connection takes no bytes, because bytes for the client are then under way
+    /// anyway.
     fn send(&self) {
         if self.are_known {
             let sent = self.sent.load(Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl<'a> Reports<'a> {
         }
     }
 
-    /// Returns the rest of one that was sent in part.
+    /// Returns the unsent rest of a report that was sent in part.
     fn rest(self) -> impl Iterator<Item = u8> + use<> {
         let sent = self.sent.into_inner();
         let rest = if sent == 0 { 0 } else { PROGRESS.len() - sent };
@@ -88,7 +89,7 @@ impl Pairs {
         Self { rdma, places, wanted: Notify::new() }
     }
 
-    /// Makes a queue pair for a client's.
+    /// Makes the store's queue pair for the queue pair of a client.
     async fn make(&self, served: &ServedMemory, theirs: End) -> Result<(BlockingDrop<Pair>, End), Refusal> {
         let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
         let place = match self.places.clone().try_acquire_owned() {
@@ -187,7 +188,7 @@ impl<'a> ConnectionPair<'a> {
         ops: &[u8],
         id: u64,
     ) -> Result<(), Closed> {
-        // It comes back if all goes well.
+        // Put back if all goes well.
         let Some(pair) = self.pair.take() else {
             exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
@@ -247,7 +248,7 @@ impl<'a> ConnectionPair<'a> {
         kept: K,
         (ops, id): (&[u8], u64),
     ) -> Result<(), Closed> {
-        // A read holds no pass, so nobody orders this.
+        // A read holds no pass, so no write ever signals this.
         let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
         let (gone, reports) = (exchange.socket.gone(), Reports::new(exchange));
         let waits = (exchange.served.timeouts.stall, || reports.send());
@@ -273,7 +274,7 @@ impl<'a> ConnectionPair<'a> {
         ops: &[u8],
         seal: bool,
     ) -> Result<(), Closed> {
-        // It comes back if all goes well.
+        // Put back if all goes well.
         let Some(mut pair) = self.pair.take() else {
             exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
@@ -321,7 +322,7 @@ impl<'a> ConnectionPair<'a> {
     }
 }
 
-/// Answers writes of which the bytes of none may be there.
+/// Answers writes after a cut-off, when the bytes of any of them may be missing.
 async fn end_cut_off(
     exchange: &mut Exchange<'_>,
     grant: &Grant,
@@ -331,7 +332,7 @@ async fn end_cut_off(
     for write in writes {
         let verdict = match write {
             Err(refusal) => Err(refusal),
-            // Others of the batch have nothing to do with it, and come again.
+            // The cut-off is not about this write. The client sends it again.
             Ok(FetchedWrite { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
             Ok(FetchedWrite { write, .. }) => exchange.end_lost(&write, seal.then_some(grant)).await,
         };

@@ -17,7 +17,7 @@ use crate::path::shm::files;
 use crate::path::shm::record::{RECORD_LEN, Record, socket_name};
 use crate::transport::Peer;
 
-/// Longest time for all of it.
+/// Longest time to connect and to receive all descriptors.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Maximum number of segments of a store.
 const MOST: usize = 4096;

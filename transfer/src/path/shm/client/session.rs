@@ -22,7 +22,7 @@ use crate::transport::ReadOp;
 
 /// Time between two messages about reads, and looks for areas that are gone.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for the store's answer, and for it to take a message. After it there is no more sharing with it.
+/// Longest wait for the store's answer, and for it to take a message. After it, the session ends.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Memory that a store and this process share while their connection lasts.
@@ -56,7 +56,7 @@ struct Messages {
     gone: Arc<Notify>,
     /// The areas that were offered, by our number.
     areas: Mutex<HashMap<u64, Offered>>,
-    /// Reads of which the store was not told yet.
+    /// Reads that were not reported to the store yet.
     reads: AtomicU64,
     bytes_read: AtomicU64,
 }
@@ -68,7 +68,7 @@ struct Offer {
 
 struct Offered {
     area: Weak<Area>,
-    /// The store's number; `None` before it has answered, and if it does not take the area.
+    /// Number that the store gave the area; `None` until it answers, or if it refuses the area.
     number: Option<u64>,
 }
 
@@ -76,8 +76,8 @@ struct Offered {
 pub(crate) struct Offers(mpsc::UnboundedReceiver<Offer>);
 
 impl Session {
-    /// Creates a session. With `sharing` its connection is to be kept by [`Session::serve`].
-    /// `gone` is told when an area of this process is gone.
+    /// Creates a session. With `sharing` the caller must run [`Session::serve`] to keep the connection. `gone` is
+    /// notified when an area of this process is dropped.
     pub(crate) fn new(
         address: String,
         segments: HashMap<SegmentNumber, SharedSegment>,
@@ -157,7 +157,7 @@ impl Session {
     pub(crate) async fn serve(&self, mut stream: UnixStream, offers: Offers) {
         let ended = match &self.messages {
             Some(messages) => messages.serve(&mut stream, offers).await,
-            // It sends nothing more.
+            // A store of an earlier version sends nothing more.
             None => stream.read(&mut [0]).await.map(drop),
         };
         if let Err(error) = ended {
@@ -182,11 +182,11 @@ impl Messages {
                     if let Some(offered) = self.areas.lock().get_mut(&area.number) {
                         offered.number = number;
                     }
-                    // The call may have ended.
+                    // The call that asked may have ended.
                     let _ = answer.send(number);
                 }
                 _ = tick.tick() => timeout(ANSWER_WITHIN, self.tell(stream)).await??,
-                // One that is missed meanwhile is found at the next tick.
+                // A notification that is missed is handled at the next tick.
                 () = self.gone.notified() => timeout(ANSWER_WITHIN, self.tell(stream)).await??,
             }
         }

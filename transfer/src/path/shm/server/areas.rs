@@ -21,7 +21,8 @@ use crate::memory::Mapping;
 const MOST: usize = 16_384;
 const MOST_BYTES: u64 = 16 << 40;
 
-/// The areas of all clients, by the number that the store has drawn. So nobody finds another client's by counting.
+/// Areas of all clients, by random numbers that the store draws, so that a client can't guess the number of another
+/// client's area.
 pub(crate) struct AreaTable {
     entries: Mutex<Entries>,
     /// Maximum bytes of one client.
@@ -42,8 +43,8 @@ pub(crate) struct ClientAreas<'a> {
 }
 
 impl Default for AreaTable {
-    /// A client can lend as much as the machine has, because areas have no holes. One that hands over the same memory many times
-    /// takes page tables of the store, and the room of others.
+    /// A client can lend as much as the machine has, because areas have no holes. A client that hands over the same
+    /// memory many times uses up page tables of the store, and room that other clients need.
     fn default() -> Self {
         let of_client = memory::of_machine().unwrap_or(MOST_BYTES).min(MOST_BYTES);
         Self { entries: Mutex::default(), of_client }
@@ -55,7 +56,7 @@ impl AreaTable {
         ClientAreas { all: self, numbers: Vec::new(), bytes: 0 }
     }
 
-    /// Finds the bytes of an operation.
+    /// Finds the area of an operation and checks that the bytes lie inside it.
     fn find(&self, op: &AreaOp) -> Result<Arc<Mapping>, Refusal> {
         let area = self.entries.lock().by_number.get(&op.area).cloned();
         let area = area.ok_or_else(|| Refusal::OtherWay("this store has no such memory".to_owned()))?;

@@ -22,11 +22,11 @@ pub(crate) struct Copies {
     pub(crate) writes: Vec<Copied>,
     bytes: u64,
     pieces: u64,
-    /// The first piece that nobody has taken.
+    /// Number of the first piece that no thread has taken.
     next: AtomicU64,
     /// Number of pieces that are not done.
     left: AtomicU64,
-    /// Told when there are none.
+    /// Notified when no piece is left.
     done: Notify,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Copied {
     segment: Arc<Segment>,
     offset: u64,
     len: u64,
-    /// Number of its first piece.
+    /// Number of the write's first piece.
     first: u64,
     pass: WritePass,
     area: Arc<Mapping>,
@@ -99,14 +99,14 @@ impl Copies {
     }
 }
 
-/// Threads that help to copy.
+/// Threads that help connections to copy.
 pub(crate) struct Copiers {
     free: Arc<Semaphore>,
     all: u32,
 }
 
 impl Copiers {
-    /// One for each processor but that of the connection.
+    /// Creates one helper for each processor, less one for the connection itself.
     pub(crate) fn new() -> Self {
         let others = std::thread::available_parallelism().map_or(0, |all| all.get() - 1);
         let all = u32::try_from(others).unwrap_or(1);
@@ -119,7 +119,8 @@ impl Copiers {
         drop(self.free.acquire_many(self.all).await);
     }
 
-    /// Copies all pieces. A helper takes some of them, if one is free. None is waited for that has not begun a piece.
+    /// Copies all pieces. A helper takes some of them, if one is free. A helper that has not begun a piece is not
+    /// waited for.
     pub(crate) async fn run(&self, copies: &Arc<Copies>) {
         if copies.bytes >= WORTH_HELP
             && let Ok(permit) = self.free.clone().try_acquire_owned()
@@ -193,7 +194,7 @@ mod tests {
         let helpers = copies.take().unwrap();
         let copiers = Copiers::new();
         let mut run = std::pin::pin!(copiers.run(&copies));
-        // The bytes are few, so nobody else helps.
+        // Too few bytes for a helper to join.
         assert!(run.as_mut().now_or_never().is_none());
         assert_eq!((copies.take(), copies.left.load(Ordering::Relaxed)), (None, 1));
         copies.copy(helpers);

@@ -32,7 +32,7 @@ const TURN: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct OwnCalls(RwLock<bool>);
 
-/// The time in which they may. Its drop returns when none does any more.
+/// Period in which calls of this process may use the memory. Dropping it ends the period, once no call is in a step.
 pub(crate) struct Admission<'a>(&'a OwnCalls);
 
 impl OwnCalls {

@@ -17,7 +17,8 @@ use crate::path::shm::record::{MESSAGE_LEN, Message, Record};
 
 /// Longest wait for a client's hello, for room to send it the descriptors, and from the first byte of a message to its last.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Number of reads, and of bytes, that nobody reads between two messages about them.
+/// Number of reads, or of bytes, that no client can have read between two messages. A message that claims more is
+/// refused.
 const IMPLAUSIBLE: u64 = 1 << 50;
 
 /// Gives the descriptors to one client and serves its messages. Returns when it must not use them any more, or does not

@@ -35,10 +35,10 @@ impl RaftTiming {
     ///
     /// openraft has one heartbeat to a follower under way at a time, and drops an answer that arrives later than its
     /// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the
-    /// time limit of an answer here, and [`crate::node::tasks::send_heartbeats`] sets the pace. Each preset supports round
-    /// trips of up to half its minimum election timeout; the remaining quarter is for a busy machine. At such a round
-    /// trip an answer is at most one pace and two round trips old when the next one comes: 200 of the lease's 300 ms,
-    /// 600 of 1,000 ms with `wan`.
+    /// time limit of an answer here, and [`crate::node::tasks::send_heartbeats`] sets the pace. Each preset supports
+    /// round trips of up to half its minimum election timeout; the remaining quarter is for a busy machine. At such a
+    /// round trip an answer is at most one pace and two round trips old when the next one comes: 200 of the lease's 300
+    /// ms, 600 of 1,000 ms with `wan`.
     ///
     /// It is not longer because openraft checks its election timer every 13/64 of it.
     pub(crate) fn answer_limit(self) -> Duration {

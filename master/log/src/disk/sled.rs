@@ -34,9 +34,9 @@ pub struct SledOptions {
     /// Size of sled's segments, in bytes. Fixed when a log is created: sled does not open it with another value.
     pub segment_size: usize,
     /// The largest value, in bytes. A leaf of 16 values must stay below a quarter of a segment, or sled writes it to a
-    /// file of its own that it never syncs. And some thousand leaves stay in memory, whatever `cache` says: sled's cache
-    /// is 256 lists of leaves, each list checks its size only once in 64 accesses, and a leaf that is appended to once is
-    /// never accessed again.
+    /// file of its own that it never syncs. And some thousand leaves stay in memory, whatever `cache` says: sled's
+    /// cache is 256 lists of leaves, each list checks its size only once in 64 accesses, and a leaf that is appended to
+    /// once is never accessed again.
     pub value_cap: usize,
     /// Memory for sled's own cache, in bytes. Recent entries are cached above it, so this serves slow followers.
     pub cache: u64,

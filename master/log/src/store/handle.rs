@@ -8,7 +8,8 @@ use super::read_path::ReadPath;
 use crate::disk::pace::SyncPace;
 use crate::write::queue::WriteQueue;
 
-/// The open log, which the clones of a [`LogStore`](super::LogStore) and their readers share. The last of them closes it.
+/// The open log, which the clones of a [`LogStore`](super::LogStore) and their readers share. The last of them closes
+/// it.
 pub(crate) struct LogHandle {
     pub(crate) queue: Arc<WriteQueue>,
     pub(crate) read_path: Mutex<Option<ReadPath>>,

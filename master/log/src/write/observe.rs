@@ -11,7 +11,8 @@ pub struct BatchTimes {
     pub insert: Duration,
     /// Time of the flush to the kernel; zero when nothing in the batch had to be durable.
     pub flush: Duration,
-    /// Time of the `fdatasync`; zero as above, and with [`LogSync::None`](super::options::LogSync::None) except for votes.
+    /// Time of the `fdatasync`; zero as above, and with [`LogSync::None`](super::options::LogSync::None) except for
+    /// votes.
     pub sync: Duration,
     /// Number of queued jobs that were done together.
     pub jobs: usize,

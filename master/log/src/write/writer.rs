@@ -1,12 +1,12 @@
 //! The log's only writer. It takes all queued jobs, writes them in order, syncs once, and acknowledges them.
 //!
-//! Why what is acknowledged is durable. A callback is completed only in [`LogWriter::step`], after [`BatchWriter::batch`] has
-//! returned from the sync that followed all writes of its batch; batches are worked off one after the other; and the
-//! disk keeps a prefix of its writes. So at any instant the disk holds, after a crash, everything acknowledged so far
-//! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term
-//! included. `an_append_is_not_acknowledged_before_its_sync` and
-//! `votes_and_entries_keep_their_order_through_a_crash_at_every_step` (master/log/tests/it/memory/writes.rs) fail when either
-//! half is broken.
+//! Why what is acknowledged is durable. A callback is completed only in [`LogWriter::step`], after
+//! [`BatchWriter::batch`] has returned from the sync that followed all writes of its batch; batches are worked off one
+//! after the other; and the disk keeps a prefix of its writes. So at any instant the disk holds, after a crash,
+//! everything acknowledged so far and of the rest a prefix in the order in which openraft asked for it, a vote before
+//! the entries of its term included. `an_append_is_not_acknowledged_before_its_sync` and
+//! `votes_and_entries_keep_their_order_through_a_crash_at_every_step` (master/log/tests/it/memory/writes.rs) fail when
+//! either half is broken.
 //!
 //! An error is final: after a failed sync the kernel may have dropped the pages, so a second one that succeeds says
 //! nothing. Every callback then and later gets the error, and [`WriteQueue::failed`] tells the process to exit.

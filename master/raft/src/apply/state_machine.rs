@@ -32,7 +32,8 @@ impl StateMachine {
         Self { index, snapshots, apply_seconds }
     }
 
-    /// Applies entries whose commands have `bytes` bytes, if they are few and the lock is free. Gives them back otherwise.
+    /// Applies entries whose commands have `bytes` bytes, if they are few and the lock is free. Gives them back
+    /// otherwise.
     fn apply_at_once(&self, ready: Vec<PreparedEntry>, bytes: usize) -> Result<(), Vec<PreparedEntry>> {
         if ready.len() > ENTRIES_AT_ONCE || bytes > BYTES_PER_HOLD {
             return Err(ready);
@@ -128,8 +129,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     ///
     /// This task shares its thread with heartbeats, votes and the Raft port, and readers may hold the lock for long: a
     /// leader that waited for a reader here would be voted out. So if the lock is not free, or there is much to apply,
-    /// another thread does it. Entries are decoded here either way: one has at most 1 MiB. openraft calls nothing else of this machine before this returns, so entries are applied in
-    /// order, and one at a time.
+    /// another thread does it. Entries are decoded here either way: one has at most 1 MiB. openraft calls nothing else
+    /// of this machine before this returns, so entries are applied in order, and one at a time.
     async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
     where
         S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,

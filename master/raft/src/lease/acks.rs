@@ -114,8 +114,8 @@ impl Acks {
     /// Records an answer of `peer` to an append. With a newer term in it, the append was not accepted.
     ///
     /// # Errors
-    /// [`LostEntries`]: the answer proves that the peer has lost entries, and must not reach openraft before openraft allows the loss
-    /// ([`Self::forget`]).
+    /// [`LostEntries`]: the answer proves that the peer has lost entries, and must not reach openraft before openraft
+    /// allows the loss ([`Self::forget`]).
     pub(crate) fn answered(
         &self,
         peer: NodeId,
@@ -157,7 +157,8 @@ impl Acks {
         }
     }
 
-    /// Forgets what the peer has acknowledged, after openraft was told to allow the loss: the peer's next conflict reaches it.
+    /// Forgets what the peer has acknowledged, after openraft was told to allow the loss: the peer's next conflict
+    /// reaches it.
     pub(crate) fn forget(&self, lost: &LostEntries) {
         let mut all = self.held.lock();
         if all.get(&lost.peer).is_some_and(|held| held.term == lost.term) {

@@ -19,10 +19,10 @@ pub(crate) fn usable_lease(election_timeout_max: Duration) -> Duration {
 /// Whether this node may serve reads from its own memory at `now`, by Raft's latest metrics.
 ///
 /// A quorum that acknowledged this leader refuses every other candidate for one maximum election timeout after the
-/// acknowledged message was sent ([`RestartWait`](super::restart_wait::RestartWait) keeps that so over restarts); until then nobody else can have
-/// committed anything. `last_applied` of this term means that this leader's first entry, and so all that was
-/// committed before it led, is in the index. All of that is read from one value: parts of two moments prove nothing.
-/// `acks` may be newer than it, and names the term that it is about.
+/// acknowledged message was sent ([`RestartWait`](super::restart_wait::RestartWait) keeps that so over restarts); until
+/// then nobody else can have committed anything. `last_applied` of this term means that this leader's first entry, and
+/// so all that was committed before it led, is in the index. All of that is read from one value: parts of two moments
+/// prove nothing. `acks` may be newer than it, and names the term that it is about.
 ///
 /// Two things take the promise away early, because then voters do not wait: a hand-over, which the caller keeps in
 /// mind for the rest of the term, and the removal of this node from the voters, after which Raft hands over by itself.

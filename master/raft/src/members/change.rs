@@ -30,8 +30,8 @@ pub enum MembershipChangeError {
     Unknown(String),
 }
 
-/// Whether a voter of `membership` that has no vote after `change` stays a member. It does if its place is reserved, also
-/// where the next leader finishes the change. Any other one is forgotten.
+/// Whether a voter of `membership` that has no vote after `change` stays a member. It does if its place is reserved,
+/// also where the next leader finishes the change. Any other one is forgotten.
 pub(crate) fn keeps_places(change: &MembershipChange, membership: &Membership) -> bool {
     let is_reserved = |node: &NodeId| membership.get_node(node).is_some_and(MasterNode::is_reserved);
     match change {

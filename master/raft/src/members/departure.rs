@@ -1,8 +1,8 @@
 //! Departure of a node that gives up its vote before it stops.
 //!
-//! The node says in its answers to heartbeats that it wants to leave. The leader that hears it, whoever leads by then, takes
-//! its vote if the others can do without ([`MembershipChange::Leave`](crate::MembershipChange::Leave)). The node stays a member, so its own log tells it when
-//! that is committed. No call can be lost or repeated on the way.
+//! The node says in its answers to heartbeats that it wants to leave. The leader that hears it, whoever leads by then,
+//! takes its vote if the others can do without ([`MembershipChange::Leave`](crate::MembershipChange::Leave)). The node
+//! stays a member, so its own log tells it when that is committed. No call can be lost or repeated on the way.
 
 use mc_log::{MasterNode, Membership};
 use mc_types::NodeId;
@@ -18,11 +18,11 @@ pub enum Departure {
     Left,
 }
 
-/// Whether one of `voters` may give up its vote while `reserved` others have done so: a majority of all of them must go on
-/// voting.
+/// Whether one of `voters` may give up its vote while `reserved` others have done so: a majority of all of them must go
+/// on voting.
 ///
-/// So masters that stop at the same time do not shrink their cluster to nothing. The last ones keep their votes and their
-/// data, and are a majority of the voters when they start again.
+/// So masters that stop at the same time do not shrink their cluster to nothing. The last ones keep their votes and
+/// their data, and are a majority of the voters when they start again.
 #[must_use]
 pub fn can_spare_a_voter(voters: usize, reserved: usize) -> bool {
     2 * voters.saturating_sub(1) > voters + reserved

@@ -170,9 +170,9 @@ mod tests {
         assert!(silent_peers.check(PEER).is_ok(), "it is tried again");
     }
 
-    /// A follower stands once it has heard nothing for one maximum election timeout, and its own timeout is over; the other
-    /// one votes for it if it has heard nothing for as long. Whenever the second link is cut, both hear nothing at once for
-    /// two maximum timeouts.
+    /// A follower stands once it has heard nothing for one maximum election timeout, and its own timeout is over; the
+    /// other one votes for it if it has heard nothing for as long. Whenever the second link is cut, both hear nothing
+    /// at once for two maximum timeouts.
     #[tokio::test(start_paused = true)]
     async fn followers_that_are_cut_off_one_after_the_other_are_left_alone_together() {
         const STEP: u64 = 5;

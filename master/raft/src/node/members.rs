@@ -177,7 +177,8 @@ impl RaftNode {
     }
 
     /// Makes a change only if `version` is the last membership. A change that was decided on by an older one could
-    /// bring back a member that was removed meanwhile. With `retain`, a voter that has no vote afterwards stays a member.
+    /// bring back a member that was removed meanwhile. With `retain`, a voter that has no vote afterwards stays a
+    /// member.
     async fn change(
         &self,
         change: ChangeMembers<NodeId, MasterNode>,

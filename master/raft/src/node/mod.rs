@@ -70,8 +70,8 @@ impl fmt::Debug for RaftNode {
 }
 
 impl RaftNode {
-    /// Forms a cluster of `members`, and returns when this node's vote is durable, and with it the first entry. Exactly one
-    /// of them must call this, once.
+    /// Forms a cluster of `members`, and returns when this node's vote is durable, and with it the first entry. Exactly
+    /// one of them must call this, once.
     ///
     /// # Errors
     /// The node already has Raft state, is not one of `members`, or has stopped.

@@ -20,7 +20,8 @@ const APPEND_ENTRIES: u64 = 4096;
 /// size.
 const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// openraft's configuration for `timing`. `enable_elect` is off: the node turns it on when its [`RestartWait`](crate::lease::restart_wait::RestartWait) is over.
+/// openraft's configuration for `timing`. `enable_elect` is off: the node turns it on when its
+/// [`RestartWait`](crate::lease::restart_wait::RestartWait) is over.
 pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
     Config {
         cluster_name: "mc".into(),

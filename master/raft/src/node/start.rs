@@ -46,21 +46,17 @@ impl RaftNode {
     }
 
     /// Like [`Self::start`], with the snapshots on another disk.
-    pub(crate) async fn start_on<L>(
+    pub(crate) async fn start_on(
         disk: Arc<dyn Disk>,
-        mut config: RaftNodeConfig<L>,
-    ) -> Result<Self, RaftStartError>
-    where
-        L: RaftLogStorage<TypeConfig>,
-    {
+        mut config: RaftNodeConfig<impl RaftLogStorage<TypeConfig>>,
+    ) -> Result<Self, RaftStartError> {
         let (node, cluster, timing) = (config.node, config.cluster, config.timing);
         let raft_config = raft_config(timing, &config.limits)?;
         let Restored { snapshots, index, log_at_start } =
             restore(disk, config.snapshot_dir, cluster, &mut config.log).await?;
         let restart_wait = restart_wait(&mut config.log, &config.vote_timing, timing, config.clock).await?;
 
-        let election_max_ms = whole_ms(timing.election_max);
-        let local_node = LocalNode { cluster, node, election_max_ms };
+        let local_node = LocalNode { cluster, node, election_max_ms: whole_ms(timing.election_max) };
         let (addresses, leader_contact) = (AddressBook::default(), LeaderContact::default());
         let (acks, removal) = (Arc::<Acks>::default(), Arc::<RemovalNotice>::default());
         let network = config.network;

@@ -35,8 +35,8 @@ pub(crate) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
     })
 }
 
-/// Sends heartbeats at `pace` while this node leads. openraft's own heartbeats go on beside them, at intervals as
-/// long as the time limit of an answer ([`crate::timing::RaftTiming::answer_limit`]). They keep followers from standing for
+/// Sends heartbeats at `pace` while this node leads. openraft's own heartbeats go on beside them, at intervals as long
+/// as the time limit of an answer ([`crate::timing::RaftTiming::answer_limit`]). They keep followers from standing for
 /// election when these heartbeats wait behind a full queue of proposals.
 pub(crate) fn send_heartbeats(raft: Raft<StateMachine>, pace: Duration) -> AbortOnDropHandle<()> {
     spawn(async move {
@@ -55,8 +55,8 @@ pub(crate) fn send_heartbeats(raft: Raft<StateMachine>, pace: Duration) -> Abort
 
 /// Lets openraft find out again which entries a peer has, when the peer has lost some that it acknowledged.
 ///
-/// The leader has these entries and sends them again in the same term. A step-down would expose them instead: a candidate
-/// without them could win. openraft lowers only its record of that peer, not what a quorum has accepted.
+/// The leader has these entries and sends them again in the same term. A step-down would expose them instead: a
+/// candidate without them could win. openraft lowers only its record of that peer, not what a quorum has accepted.
 pub(crate) fn send_lost_entries_again(raft: Raft<StateMachine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
     let mut losses = acks.losses();
     spawn(async move {
@@ -78,10 +78,11 @@ pub(crate) fn send_lost_entries_again(raft: Raft<StateMachine>, acks: Arc<Acks>)
     })
 }
 
-/// Warns, at most once a minute, while there is no leader and this node's log takes longer for a sync than an election allows.
+/// Warns, at most once a minute, while there is no leader and this node's log takes longer for a sync than an election
+/// allows.
 ///
-/// A vote counts once it is durable. Where that takes a majority's disks too long ([`RaftTiming::longest_sync`]), votes come
-/// after the next candidate has begun, and no election may ever have a winner.
+/// A vote counts once it is durable. Where that takes a majority's disks too long ([`RaftTiming::longest_sync`]), votes
+/// come after the next candidate has begun, and no election may ever have a winner.
 pub(crate) fn warn_of_slow_votes(
     leadership: watch::Receiver<Leadership>,
     pace: Arc<SyncPace>,

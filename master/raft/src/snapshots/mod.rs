@@ -176,8 +176,8 @@ pub struct SnapshotStore {
     disk: Arc<dyn Disk>,
     dir: Arc<PathBuf>,
     cluster: ClusterId,
-    /// Held while a snapshot is published, so that one that was built and one that was received do not race. It waits for
-    /// the disk.
+    /// Held while a snapshot is published, so that one that was built and one that was received do not race. It waits
+    /// for the disk.
     publishing: Arc<Mutex<Publishing>>,
     /// The newest snapshot that counts. The lock is never held during disk I/O, because Raft reads the value between
     /// its heartbeats.

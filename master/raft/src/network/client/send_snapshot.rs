@@ -28,7 +28,8 @@ const PIECE: usize = 256 << 10;
 /// GB, took 21 s on a slow machine (measured), which is four times as fast.
 const SLOWEST_INSTALL: u64 = 16 << 20;
 
-/// Pause before a receiver whose disk refuses is asked again. Nobody makes room within a moment, and it logs the reason each time.
+/// Pause before a receiver whose disk refuses is asked again. Nobody makes room within a moment, and it logs the reason
+/// each time.
 const WHILE_REFUSED: Duration = Duration::from_secs(5);
 
 /// Sends `snapshot` and waits until it is installed. Only progress has a deadline, not the whole: each piece must be

@@ -193,7 +193,8 @@ fn micros(span: Duration) -> u64 {
 /// a snapshot, the refusal is recognised by the vote.
 ///
 /// The vote itself is durable by then, because openraft saves it before it looks at the next message. A node that
-/// forgets its promise in a restart keeps out of elections for as long as the promise holds ([`RestartWait`]).
+/// forgets its promise in a restart keeps out of elections for as long as the promise holds
+/// ([`RestartWait`](crate::lease::restart_wait::RestartWait)).
 async fn heartbeat(
     raft: &Raft<StateMachine>,
     request: AppendEntriesRequest<TypeConfig>,

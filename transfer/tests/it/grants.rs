@@ -44,7 +44,7 @@ async fn a_grant_that_does_not_fit_is_refused_and_changes_nothing() {
         ("format", flipped(0)),
         ("wrong key", flipped(8)),
         ("wrong key", flipped(usize::MAX)),
-        ("malformed", Bytes::new()),
+        ("cannot be decoded", Bytes::new()),
         ("longer than", Bytes::from(vec![1; 1 << 20])),
     ];
     for (expected, sealed) in &cases {

@@ -13,7 +13,7 @@ use crate::{Code, Error, Stats};
 /// A client of one cluster and one tenant.
 ///
 /// It is cheap to clone and safe to share between tasks, threads and runtimes. Its background work runs on a thread of its own,
-/// which ends when the last clone is dropped; its calls can be awaited on any executor. See [`Builder::runtime`].
+/// which ends when the last clone is dropped; its calls can be awaited on any executor. See [`Builder::runtime`](crate::Builder::runtime).
 ///
 /// Every call ends by its deadline, even if every master and store is down. Dropping a call's future abandons the call: the client
 /// frees the room of puts that it had started, and other calls are not affected. A burst of single calls is sent in few messages.
@@ -89,7 +89,8 @@ impl Client {
     }
 
     /// Returns a handle of this client whose gets have this deadline, metadata and transfer together, in place of
-    /// [`Builder::get_timeout`]. It is cheap, so each call can have its own: `client.with_get_timeout(left).get("k")`. What
+    /// [`Builder::get_timeout`](crate::Builder::get_timeout). It is cheap, so each call can have its own:
+    /// `client.with_get_timeout(left).get("k")`. What
     /// the handle opens, such as a [`GetSession`](crate::GetSession), has it, too.
     #[must_use]
     pub fn with_get_timeout(&self, timeout: Duration) -> Self {
@@ -100,7 +101,7 @@ impl Client {
     /// Registers memory with the transports, for zero-copy calls.
     ///
     /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from), which
-    /// work as well with any other memory. Register memory of another owner with [`HostMemory::register`]. Memory of
+    /// work as well with any other memory. Register memory of another owner with [`HostMemory::register`](crate::HostMemory::register). Memory of
     /// [`allocate`](Self::allocate) saves a copy.
     #[must_use]
     pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
@@ -166,11 +167,12 @@ impl Client {
         peers
     }
 
-    /// Returns the names of the RDMA devices that this client can use at present. With [`Transports::Auto`] it goes on without any:
+    /// Returns the names of the RDMA devices that this client can use at present. With
+    /// [`Transports::Auto`](crate::Transports::Auto) it goes on without any:
     /// a program whose user asked for RDMA can tell them why.
     ///
     /// # Errors
-    /// Why there is none: the [settings](Builder::transports) exclude RDMA, or this machine has no library or no device for it.
+    /// Why there is none: the [settings](crate::Builder::transports) exclude RDMA, or this machine has no library or no device for it.
     pub fn rdma_devices(&self) -> Result<Vec<String>, NoRdma> {
         let rdma = self.shared.rdma.as_ref().map_err(NoRdma::clone)?;
         rdma.why_down().map_or_else(|| Ok(rdma.names().map(str::to_owned).collect()), Err)

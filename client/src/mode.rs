@@ -19,7 +19,7 @@ pub enum Health {
     Healthy,
     /// No leader is in reach: see [`Mode::LocalOnly`].
     NoLeader,
-    /// The client was closed, or the runtime that it was [given](Builder::runtime) has ended.
+    /// The client was closed, or the runtime that it was [given](crate::Builder::runtime) has ended.
     Closed,
 }
 

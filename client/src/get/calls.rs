@@ -26,13 +26,14 @@ impl Client {
     /// Reads one object; `None` is a miss.
     ///
     /// A miss means that the pool has no such object *that can be read now*: there is none, it is being written (see
-    /// [`Builder::fail_unfinished_gets`]), its stores are suspect, or its only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
+    /// [`Builder::fail_unfinished_gets`](crate::Builder::fail_unfinished_gets)), its stores are suspect, or its only
+    /// replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
     /// `checksum_mismatches`). When the connection to a store fails, the client reads other replicas first, then asks
     /// the leader again and tries that store once more before it reports a miss.
     ///
-    /// In local-only mode the local cache and an [embedded store](Builder::embedded_store)'s memory answer. Their value
+    /// In local-only mode the local cache and an [embedded store](crate::Builder::embedded_store)'s memory answer. Their value
     /// may have been removed or replaced since. A miss is then not one of the pool: see
-    /// [`get_with_source`](Self::get_with_source) and [`Builder::fail_local_misses`].
+    /// [`get_with_source`](Self::get_with_source) and [`Builder::fail_local_misses`](crate::Builder::fail_local_misses).
     ///
     /// # Errors
     /// [`Error`] when no leader answers in time, or the key has an invalid length. A get changes nothing, so its

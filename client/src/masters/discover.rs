@@ -86,7 +86,7 @@ impl SearchOwner for Owner {
     }
 
     fn watch_ended(&mut self, from: &str) {
-        // A leader that closes its watch may be gone: ask it now instead of at the next call.
+        // A leader that closes its watch, or opens none, may be gone: ask it now instead of at the next call.
         if let Some(leader) = self.masters.leader()
             && leader.address == from
         {

@@ -37,7 +37,7 @@ pub trait SearchOwner: Send {
     /// Takes in news from a watch.
     fn watched(&mut self, from: &str, update: WatchUpdate);
 
-    /// Takes in that a watch that was open has ended.
+    /// Takes in that a watch has ended, or could not be opened.
     fn watch_ended(&mut self, from: &str);
 
     /// Waits until something has changed besides what the search itself brings. Nothing is lost if it is dropped.
@@ -183,9 +183,7 @@ pub async fn drive(
                 (Task::Watch(address), done) => {
                     let lasted = if let Some(Done::Watched(lasted)) = done { lasted } else { None };
                     search.watch_ended(&address, lasted.unwrap_or_default());
-                    if lasted.is_some() {
-                        owner.watch_ended(&address);
-                    }
+                    owner.watch_ended(&address);
                 }
                 (Task::Resolve, done) => {
                     if let Some(Done::Resolved { of, list }) = done {

@@ -1,7 +1,6 @@
-//! What the programs on a pool's command line share: the flags of every command, output, exit codes, and connections.
+//! Parts that `mcctl` and `mc-bench` share: the flags of every command, output, exit codes, and connections.
 //!
-//! `mcctl` and `mc-bench` are two of them. A program parses its line with [`Global`] in it, runs a command that ends as [`Ended`], and
-//! returns [`exit_code`].
+//! A program parses its command line with [`Global`] in it, runs a command that ends as [`Ended`], and returns [`exit_code`].
 
 pub mod connect;
 mod exit;

@@ -1,4 +1,4 @@
-//! What all calls of a client share: its masters, its local objects, its transports, and the errors of items.
+//! The state that all calls of a client share: its masters, its local objects, its transports, and the errors of items.
 
 mod batch;
 mod chunks;

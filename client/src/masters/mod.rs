@@ -32,7 +32,7 @@ use crate::metrics::Counters;
 /// watch of another master; it is long because every client of a fleet has one.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What is known of the masters, as the tasks and calls that wait for a change of it see it.
+/// Published view of the masters. Tasks and calls wait for a change of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MastersState {
     /// The leader, if one is known.

@@ -1,4 +1,4 @@
-//! What a master is told: its flags, the list of its peers, and the replicated settings of its cluster.
+//! Configuration of a master: its flags, the list of its peers, and the replicated settings of its cluster.
 //!
 //! `args` uses `peers` and `setting`.
 

@@ -44,7 +44,7 @@ pub trait SearchOwner: Send {
     fn changed(&mut self) -> impl Future<Output = Changed> + Send;
 }
 
-/// What has changed.
+/// Part of the situation that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// The list of masters.

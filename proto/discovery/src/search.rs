@@ -39,7 +39,7 @@ pub enum Phase {
     Searching,
 }
 
-/// What the owner of a search knows at a moment.
+/// State of the owner of a search at one moment, by which the search decides.
 #[derive(Clone, Debug)]
 pub struct Situation {
     /// Addresses of all known masters.

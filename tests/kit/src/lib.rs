@@ -1,5 +1,5 @@
-//! What the tests of any crate use. It depends on what opens connections and on nothing above, so that the tests of a master do not build
-//! the client.
+//! Helpers for the tests of any crate. They depend on `mc-net` and `mc-process` alone, so that the tests of a master do not build the
+//! client.
 //!
 //! The helpers panic where a test would: their errors are the test's failure.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]

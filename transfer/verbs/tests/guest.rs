@@ -201,7 +201,7 @@ fn a_peer_that_is_gone_is_noticed_within_seconds() {
     assert!(store.pair.connect(&client.pair.address(), Timing::default()).is_err(), "it is gone for good");
 }
 
-/// What the fence builds on: see `QueuePair`. Without the destruction, thousands of foreign bytes are found.
+/// The guarantee that the fence builds on: see `QueuePair`. Without the destruction, thousands of foreign bytes are found.
 #[test]
 #[ignore = "needs a verbs device: tests/rdma/run"]
 fn no_byte_comes_in_once_the_target_has_destroyed_its_queue_pair() {

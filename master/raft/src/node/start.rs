@@ -155,7 +155,7 @@ impl RaftNode {
     }
 }
 
-/// What a node starts from.
+/// State of a node as it was read from disk, from which it starts.
 struct Restored {
     snapshots: SnapshotStore,
     /// The index in the newest good snapshot, to which Raft applies the log.

@@ -1,5 +1,5 @@
-//! What the cluster is told and remembers besides objects: its settings, tenants and their quotas, and the key-value table.
-//! No part uses another.
+//! Replicated state besides objects: the settings of the cluster, tenants and their quotas, and the key-value table. No part
+//! uses another.
 
 mod configuration;
 mod key_values;

@@ -76,7 +76,7 @@ impl SecondWatch {
             if Some(watched.as_str()) != leader && !better {
                 return WatchStep::Keep;
             }
-            (self.watched, self.hears) = (None, false);
+            self.give_up();
         }
         let others: Vec<&String> =
             masters.iter().filter(|address| Some(address.as_str()) != leader).collect();
@@ -106,13 +106,23 @@ impl SecondWatch {
         self.watched.as_deref()
     }
 
-    /// Gives up the watch of `address`, which goes on as that of the leader; returns whether there was one.
+    /// Gives up the watch of `address`. Returns whether it goes on as that of the leader: one that has brought no news may
+    /// still be in its pause.
     pub(crate) fn hand_over(&mut self, address: &str) -> bool {
+        let hears = self.hears;
         let is_watched = self.watched.as_deref() == Some(address);
         if is_watched {
-            (self.watched, self.hears) = (None, false);
+            self.give_up();
         }
-        is_watched
+        is_watched && hears
+    }
+
+    /// Forgets the present watch. One that has brought news has worked.
+    fn give_up(&mut self) {
+        if self.hears {
+            self.pace.reset();
+        }
+        (self.watched, self.hears) = (None, false);
     }
 
     /// Records that the master at `from` answered a question, or that its watch brought news. `leads`: the master is
@@ -167,6 +177,23 @@ mod tests {
         assert_ne!(second, "b:1");
         assert!(pause > spread_delay, "every store changes over at this moment");
         assert!(!watch.hears(), "the new watch has brought nothing yet");
+    }
+
+    #[test]
+    fn pauses_start_over_after_a_watch_that_brought_news_until_its_master_led() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        for _ in 0..8 {
+            let (watched, pause) = opened(watch.step(now, None, &all, NONE));
+            assert!(pause <= PAUSE.0);
+            watch.heard(&watched, true, false);
+            assert!(watch.hand_over(&watched));
+            let (watched, pause) = opened(watch.step(now, None, &all, NONE));
+            assert!(pause <= PAUSE.0);
+            watch.heard(&watched, true, false);
+            assert!(opened(watch.step(now, Some(&watched), &all, NONE)).1 <= PAUSE.0);
+            let watched = watch.watched().unwrap().to_owned();
+            watch.ended(&watched, WORKED);
+        }
     }
 
     #[test]

@@ -148,10 +148,20 @@ mod tests {
         let [leader, second] = opened(&actions)[..] else { panic!("{actions:?}") };
         assert_eq!(leader, "a");
         let second = second.to_owned();
+        watches.heard(&second, true, false);
         let actions = all(&mut watches, Some(&second));
         assert!(actions.contains(&WatchAction::End("a".to_owned())), "{actions:?}");
         assert!(!opened(&actions).contains(&&*second), "it is open: {actions:?}");
         assert_eq!(opened(&actions).len(), 1, "and another master is watched besides: {actions:?}");
+    }
+
+    #[test]
+    fn a_watch_that_waits_for_its_pause_is_opened_at_once_when_its_master_begins_to_lead() {
+        let mut watches = Watches::new(true);
+        let second = opened(&all(&mut watches, None))[0].to_owned();
+        let actions = all(&mut watches, Some(&second));
+        let at_once = WatchAction::Open { address: second, pause: Duration::ZERO };
+        assert!(actions.contains(&at_once), "{actions:?}");
     }
 
     #[test]

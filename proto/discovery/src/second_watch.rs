@@ -73,7 +73,7 @@ impl SecondWatch {
         let was_open = self.watched.is_some();
         if let Some(watched) = &self.watched {
             let better = !self.hears && may_hurry && self.came_back.is_some();
-            if Some(watched.as_str()) != leader && !better {
+            if Some(watched.as_str()) != leader && masters.contains(watched) && !better {
                 return WatchStep::Keep;
             }
             self.give_up();
@@ -194,6 +194,15 @@ mod tests {
             let watched = watch.watched().unwrap().to_owned();
             watch.ended(&watched, WORKED);
         }
+    }
+
+    #[test]
+    fn a_master_that_is_not_known_any_more_is_not_watched() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        assert_eq!(opened(watch.step(now, Some("a:1"), &all, NONE)).0, "b:1");
+        watch.heard("b:1", true, false);
+        let left = ["a:1", "c:1"].map(String::from).into();
+        assert_eq!(opened(watch.step(now, Some("a:1"), &left, NONE)).0, "c:1");
     }
 
     #[test]

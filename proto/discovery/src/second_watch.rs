@@ -70,6 +70,9 @@ impl SecondWatch {
         spread_delay: Duration,
     ) -> WatchStep {
         let may_hurry = self.hurried.is_none_or(|at| now.duration_since(at) >= HURRY);
+        if self.came_back.as_deref() == leader {
+            self.came_back = None;
+        }
         let was_open = self.watched.is_some();
         if let Some(watched) = &self.watched {
             let better = !self.hears && may_hurry && self.came_back.is_some();
@@ -203,6 +206,14 @@ mod tests {
         watch.heard("b:1", true, false);
         let left = ["a:1", "c:1"].map(String::from).into();
         assert_eq!(opened(watch.step(now, Some("a:1"), &left, NONE)).0, "c:1");
+    }
+
+    #[test]
+    fn a_master_that_came_back_and_leads_by_now_ends_no_watch_that_is_being_opened() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        opened(watch.step(now, None, &all, NONE));
+        watch.heard("c:1", false, false);
+        assert_eq!(watch.step(now, Some("c:1"), &all, NONE), WatchStep::Keep);
     }
 
     #[test]

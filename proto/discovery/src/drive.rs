@@ -37,7 +37,7 @@ pub trait SearchOwner: Send {
     /// Takes in news from a watch.
     fn watched(&mut self, from: &str, update: WatchUpdate);
 
-    /// Takes in that a watch has ended, or could not be opened.
+    /// Takes in that a watch has ended, or got no answer when it was opened.
     fn watch_ended(&mut self, from: &str);
 
     /// Waits until something has changed besides what the search itself brings. Nothing is lost if it is dropped.
@@ -68,8 +68,12 @@ enum Done {
         /// The connection, if it is broken.
         broken: Option<MasterChannel>,
     },
-    /// How long the watch was open; `None` if it could not be opened.
-    Watched(Option<Duration>),
+    Watched {
+        /// How long the watch was open.
+        lasted: Duration,
+        /// Whether the master answered that it opens none.
+        is_refused: bool,
+    },
     Resolved {
         of: Vec<HostPort>,
         list: Listed,
@@ -181,9 +185,14 @@ pub async fn drive(
                     owner.answered(&address, asked, answer);
                 }
                 (Task::Watch(address), done) => {
-                    let lasted = if let Some(Done::Watched(lasted)) = done { lasted } else { None };
-                    search.watch_ended(&address, lasted.unwrap_or_default());
-                    owner.watch_ended(&address);
+                    let (lasted, is_refused) = match done {
+                        Some(Done::Watched { lasted, is_refused }) => (lasted, is_refused),
+                        _ => (Duration::ZERO, false),
+                    };
+                    search.watch_ended(&address, lasted);
+                    if !is_refused {
+                        owner.watch_ended(&address);
+                    }
                 }
                 (Task::Resolve, done) => {
                     if let Some(Done::Resolved { of, list }) = done {
@@ -222,12 +231,14 @@ async fn watch(
     limit: Duration,
     updates: &mpsc::Sender<(String, WatchUpdate)>,
 ) -> Done {
-    let Ok(mut channel) = channels.get(&from) else { return Done::Watched(None) };
+    let unopened = |is_refused| Done::Watched { lasted: Duration::ZERO, is_refused };
+    let Ok(mut channel) = channels.get(&from) else { return unopened(false) };
     let opened = Instant::now();
     // A watch that ends or can't be opened leaves the connection to the calls that share it, and to questions, which tell
     // whether it is broken.
-    let Ok(mut watch) = Watch::open(&mut channel.client, caller, leader_only, limit).await else {
-        return Done::Watched(None);
+    let mut watch = match Watch::open(&mut channel.client, caller, leader_only, limit).await {
+        Ok(watch) => watch,
+        Err(error) => return unopened(error.answered()),
     };
     while let Ok(event) = watch.next().await {
         // It fails only when the search is over.
@@ -235,5 +246,5 @@ async fn watch(
             break;
         }
     }
-    Done::Watched(Some(opened.elapsed()))
+    Done::Watched { lasted: opened.elapsed(), is_refused: false }
 }

@@ -262,10 +262,16 @@ impl Following {
                     // The same master leads a newer term: its heartbeats go on. A closed stream would make this store suspect
                     // until the next one is open, and its objects would miss meanwhile.
                     let next = self.leaders.borrow_and_update().as_ref().map(|next| next.leader.clone());
-                    match next.filter(|next| next.node == leader.node && next.address == leader.address) {
+                    // A rescued cluster may have the same node at the same address.
+                    let is_ours = status.get().cluster == self.cluster;
+                    match next.filter(|next| {
+                        is_ours && next.node == leader.node && next.address == leader.address
+                    }) {
                         Some(same) => {
                             status.update(|state| state.leader = Some(same.clone()));
                             self.followed = Some(same);
+                            // Pauses that grew while it did not lead are over.
+                            self.pace.reset();
                         }
                         None => break None,
                     }

@@ -58,7 +58,12 @@ pub(super) fn heartbeat(
             };
             let Some(Ok(beat)) = beat else { return };
             let timer = metrics.calls.rpc(Rpc::Heartbeat);
-            let reply = answer(&mut session, us, beat).await;
+            // A leader that waits for its lease answers late. Should the store leave meanwhile, its stream must not count: the
+            // end of it would make a store suspect that is about to open the next one.
+            let reply = tokio::select! {
+                reply = answer(&mut session, us, beat) => reply,
+                () = replies.closed() => return,
+            };
             drop(timer);
             if let Err(refusal) = &reply {
                 session.let_go();

@@ -171,6 +171,9 @@ impl Service {
     ) -> Result<Response<R>, Status> {
         let request = request.into_inner();
         self.admit(caller(&request)).await?;
+        while self.world.lock().held == Some(on) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         let fault = self.world.lock().fault(on, items);
         let apply = || apply(&mut self.world.lock(), &request);
         match fault {

@@ -87,6 +87,8 @@ pub struct World {
     pub next_offset: u64,
     pub lease_ms: u64,
     pub faults: VecDeque<(On, Fault)>,
+    /// Calls of this kind are neither applied nor answered as long as this lasts.
+    pub held: Option<On>,
     /// Every call that reached a leader: which, and how many items.
     pub calls: Vec<(On, usize)>,
     pub avoided: Vec<StoreId>,
@@ -139,6 +141,7 @@ impl World {
             next_offset: 0,
             lease_ms: 10_000,
             faults: VecDeque::new(),
+            held: None,
             calls: Vec::new(),
             avoided: Vec::new(),
             put_ids: Vec::new(),

@@ -115,7 +115,6 @@ impl SharedIndex {
     }
 
     /// The read policy as of the last entry that was applied.
-    #[must_use]
     pub fn read_policy(&self) -> ReadPolicy {
         match self.0.by_lease.load(Ordering::Acquire) {
             true => ReadPolicy::Lease,

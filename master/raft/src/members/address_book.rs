@@ -50,13 +50,11 @@ impl AddressBook {
     }
 
     /// Returns the address of `node`.
-    #[must_use]
     pub fn get(&self, node: NodeId) -> Option<MasterNode> {
         self.0.lock().get(&node).and_then(KnownAddresses::current).cloned()
     }
 
     /// Returns the members that were met at addresses other than those in the membership.
-    #[must_use]
     pub fn moved(&self, membership: &Membership) -> BTreeMap<NodeId, MasterNode> {
         let book = self.0.lock();
         membership

@@ -50,21 +50,18 @@ pub struct Member {
 
 impl MembershipView {
     /// Returns the time for which `node` has been silent, at most since `since`.
-    #[must_use]
     pub fn silence(&self, node: NodeId, since: Instant) -> Duration {
         let heard = self.members.get(&node).and_then(|member| member.heard);
         heard.map_or(since, |heard| heard.max(since)).elapsed()
     }
 
     /// Whether the member answered within the last second.
-    #[must_use]
     pub fn is_up(&self, node: &NodeId) -> bool {
         let heard = self.members.get(node).and_then(|member| member.heard);
         heard.is_some_and(|heard| heard.elapsed() < UP)
     }
 
     /// Whether the member is up and has caught up.
-    #[must_use]
     pub fn is_well(&self, node: &NodeId) -> bool {
         self.is_up(node) && self.members.get(node).is_some_and(|member| member.lag < CAUGHT_UP)
     }
@@ -72,7 +69,6 @@ impl MembershipView {
     /// Whether this leader was removed and is about to hand over, because it finished its predecessor's change that
     /// removed it. It must not add itself again as a learner. Raft lets a learner that leads go on leading, but gives
     /// it neither vote nor lease, and only the leader could change that.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         !self.joint && !self.voters.contains(&self.me)
     }
@@ -86,7 +82,6 @@ impl MembershipView {
     }
 
     /// Number of places that masters have left and will come back to: see [`MasterNode::reserved`].
-    #[must_use]
     pub fn reserved(&self) -> usize {
         self.learners().filter(|(_, member)| member.addresses.is_reserved()).count()
     }
@@ -98,7 +93,6 @@ impl MembershipView {
     }
 
     /// Members with the same Raft address as `node`.
-    #[must_use]
     pub fn at_the_address_of(&self, node: NodeId) -> BTreeSet<NodeId> {
         let raft = self.members.get(&node).map(|member| &member.addresses.raft);
         let same = self

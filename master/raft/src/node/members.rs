@@ -26,7 +26,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl RaftNode {
     /// Returns every member, as recorded in the membership.
-    #[must_use]
     pub fn members(&self) -> BTreeMap<NodeId, MasterNode> {
         let metrics = self.metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
@@ -34,7 +33,6 @@ impl RaftNode {
     }
 
     /// Returns the members as this leader sees them; `None` on a node that does not lead.
-    #[must_use]
     pub fn membership_view(&self) -> Option<MembershipView> {
         let metrics = self.metrics.borrow_watched();
         if !metrics.state.is_leader() {
@@ -74,7 +72,6 @@ impl RaftNode {
 
     /// Returns the voters whose disks are nearly full, if no majority is known to have room. For a leader with room
     /// on its own disk.
-    #[must_use]
     pub fn nearly_full(&self) -> Vec<NodeId> {
         let metrics = self.metrics.borrow_watched();
         self.acks.nearly_full(self.node, metrics.membership_config.membership())
@@ -143,13 +140,11 @@ impl RaftNode {
     }
 
     /// Returns how far this node's departure has come.
-    #[must_use]
     pub fn departure(&self) -> Departure {
         Departure::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
     }
 
     /// Addresses at which the masters are reached from here.
-    #[must_use]
     pub fn addresses(&self) -> &AddressBook {
         &self.addresses
     }

@@ -89,20 +89,17 @@ impl RaftNode {
     }
 
     /// Returns the heartbeat interval and election timeouts of this node.
-    #[must_use]
     pub fn timing(&self) -> RaftTiming {
         self.timing
     }
 
     /// Returns openraft's handle: proposals, membership changes, metrics.
-    #[must_use]
     pub fn raft(&self) -> &Raft<StateMachine> {
         &self.raft
     }
 
     /// Returns the index. Reads of it are linearizable only under [`Self::try_lease`] or after
     /// [`Self::read_barrier`].
-    #[must_use]
     pub fn index(&self) -> &SharedIndex {
         &self.index
     }

@@ -27,13 +27,11 @@ pub struct RaftView {
 
 impl RaftNode {
     /// This node's id.
-    #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.node
     }
 
     /// Returns role, term and commit index, as of openraft's last report.
-    #[must_use]
     pub fn view(&self) -> RaftView {
         let metrics = self.metrics.borrow_watched();
         let role = match metrics.state {
@@ -59,37 +57,31 @@ impl RaftNode {
     }
 
     /// Whether this node's log takes so long for a sync that its vote may come too late for an election.
-    #[must_use]
     pub fn votes_late(&self) -> bool {
         tasks::late_votes(self.pace.now(), self.timing).is_some()
     }
 
     /// Returns this node's part in the committed membership, as far as this node knows it.
-    #[must_use]
     pub fn member_role(&self) -> MemberRole {
         MemberRole::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
     }
 
     /// Returns the bytes of this node's newest snapshot.
-    #[must_use]
     pub fn snapshot_bytes(&self) -> u64 {
         self.snapshots.current_bytes()
     }
 
     /// Returns the reason why this leader can't write; `None` if it can.
-    #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.blocked.borrow().clone()
     }
 
     /// Returns which follower was last found without entries that it had acknowledged to this node; `None` if none was.
-    #[must_use]
     pub fn lost_entries(&self) -> Option<String> {
         self.acks.losses().borrow().map(|lost| lost.to_string())
     }
 
     /// Returns the time that a majority took to answer this leader's heartbeats, as last measured.
-    #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         let metrics = self.metrics.borrow_watched();
         if !metrics.state.is_leader() {
@@ -101,13 +93,11 @@ impl RaftNode {
     }
 
     /// Returns a receiver that follows the leader as this node learns of it.
-    #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
     }
 
     /// Time that the log's syncs take.
-    #[must_use]
     pub fn sync_pace(&self) -> &SyncPace {
         &self.pace
     }

@@ -47,13 +47,11 @@ impl SnapshotFile {
     }
 
     /// Length of the snapshot in bytes.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Never true: even the snapshot of an empty index has a header.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -273,13 +273,11 @@ impl SnapshotStore {
     }
 
     /// The newest snapshot that counts. Never waits for the disk.
-    #[must_use]
     pub fn current(&self) -> Option<(SnapshotMeta, SnapshotFile)> {
         self.current.lock().as_ref().map(|current| (current.meta.clone(), current.file.clone()))
     }
 
     /// Bytes of the newest snapshot; zero when there is none. Never waits for the disk.
-    #[must_use]
     pub fn current_bytes(&self) -> u64 {
         self.current.lock().as_ref().map_or(0, |current| current.file.len())
     }

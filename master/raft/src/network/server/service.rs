@@ -66,7 +66,6 @@ impl fmt::Debug for RaftService {
 
 impl RaftService {
     /// Returns a service for `node`, which belongs to no cluster yet.
-    #[must_use]
     pub fn new(node: NodeId, formation: Arc<dyn Formation>, times: RpcTimes) -> Self {
         let (cluster, served) = (OnceLock::new(), OnceLock::new());
         Self(Arc::new(Inner { node, cluster, served, formation, times }))

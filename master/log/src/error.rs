@@ -177,7 +177,6 @@ pub struct LogFailure {
 
 impl LogFailure {
     /// Converts the failure to openraft's error.
-    #[must_use]
     pub fn to_io(&self) -> io::Error {
         io::Error::new(self.source.kind(), self.clone())
     }

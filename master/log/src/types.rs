@@ -53,13 +53,11 @@ pub struct MasterNode {
 impl MasterNode {
     /// The place of a master that has given up its vote and stops: its address stays in the membership, without an HTTP
     /// server. A master that runs always has one, so every leader tells the two apart.
-    #[must_use]
     pub fn reserved(&self) -> Self {
         Self { http: String::new(), ..self.clone() }
     }
 
     /// Whether this is the place of a master that has given up its vote: see [`Self::reserved`].
-    #[must_use]
     pub fn is_reserved(&self) -> bool {
         self.http.is_empty()
     }

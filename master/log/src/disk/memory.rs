@@ -74,7 +74,6 @@ impl DiskWrite {
 
 impl MemoryDisk {
     /// Creates an empty disk.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -112,13 +111,11 @@ impl MemoryDisk {
     }
 
     /// Number of writes since the last sync.
-    #[must_use]
     pub fn unsynced(&self) -> usize {
         self.shared.state.lock().unsynced.len()
     }
 
     /// Number of syncs that have begun.
-    #[must_use]
     pub fn syncs(&self) -> u64 {
         self.shared.state.lock().syncs
     }

@@ -36,7 +36,6 @@ pub struct Pace {
 impl Pace {
     /// Returns a cautious estimate of the next sync's duration: a disk that has just become slow does not count as
     /// fast.
-    #[must_use]
     pub fn at_worst(&self) -> Duration {
         self.median.max(self.latest)
     }
@@ -57,7 +56,6 @@ impl SyncPace {
     }
 
     /// Returns the pace now; `None` when nothing was synced for a while.
-    #[must_use]
     pub fn now(&self) -> Option<Pace> {
         let now = Instant::now();
         let mut syncs = self.0.lock();

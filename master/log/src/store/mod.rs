@@ -122,38 +122,32 @@ impl LogStore {
     }
 
     /// Returns the log's extent.
-    #[must_use]
     pub fn stats(&self) -> LogStats {
         self.handle.queue.stats()
     }
 
     /// Returns the durations of its syncs.
-    #[must_use]
     pub fn pace(&self) -> Arc<SyncPace> {
         self.handle.pace.clone()
     }
 
     /// Number of bytes of the entries that are in memory only, because the disk has not taken them yet.
-    #[must_use]
     pub fn unwritten_bytes(&self) -> u64 {
         self.handle.queue.unwritten_bytes()
     }
 
     /// Returns the election timeout that is stored with its vote.
-    #[must_use]
     pub fn vote_timing(&self) -> Arc<VoteTiming> {
         self.handle.queue.vote_timing.clone()
     }
 
     /// Number of bytes of the entries after index `index`, to within 64 KiB. A restart would apply them on top of a
     /// snapshot that ends there.
-    #[must_use]
     pub fn bytes_since(&self, index: u64) -> u64 {
         self.handle.queue.state().sizes.since(index.saturating_add(1))
     }
 
     /// Returns a reader of the log.
-    #[must_use]
     pub fn reader(&self) -> LogReader {
         LogReader { handle: Arc::clone(&self.handle) }
     }

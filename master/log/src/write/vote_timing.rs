@@ -14,7 +14,6 @@ impl VoteTiming {
     }
 
     /// Returns the timeout that the next vote is stored with: until [`Self::set`] the one on the disk, or zero.
-    #[must_use]
     pub fn election_max(&self) -> Duration {
         Duration::from_millis(self.ms())
     }

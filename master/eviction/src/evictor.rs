@@ -158,7 +158,6 @@ struct UnitPosition {
 impl Evictor {
     /// Begins with the objects of `state`: those that were noted as reused by the epoch of their last use, the others
     /// in the order in which they were put.
-    #[must_use]
     pub fn of(state: &State) -> Self {
         let mut groups: HashMap<KeyHash, ObjectAge> = HashMap::new();
         let mut ages = Vec::new();
@@ -236,19 +235,16 @@ impl Evictor {
     }
 
     /// Number of units in the orders.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.units.len()
     }
 
     /// Number of orders, those included that are free for further tenants.
-    #[must_use]
     pub fn orders(&self) -> usize {
         self.orders.len()
     }
 
     /// Whether there are no units.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -492,7 +488,6 @@ impl Evictor {
     }
 
     /// Whether a tenant has an order of its own.
-    #[must_use]
     pub fn has_order(&self, tenant: &TenantName) -> bool {
         self.orders.of(tenant).is_some()
     }

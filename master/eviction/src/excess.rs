@@ -14,7 +14,6 @@ pub struct Excess {
 
 impl Excess {
     /// Whether there is nothing to evict.
-    #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::default()
     }
@@ -35,7 +34,6 @@ impl Excess {
 /// Returns what the pool holds above the low watermark of its bytes, its objects and the index's memory, once the high
 /// one is passed. Bytes of stores in `without`, which is sorted, do not count, nor do objects that a `remove_all` has
 /// removed: the sweep is about to free them.
-#[must_use]
 pub fn excess(state: &State, without: &[StoreId]) -> Excess {
     let Usage { capacity, live, .. } = state.usage(without);
     let settings = state.settings();
@@ -51,7 +49,6 @@ pub fn excess(state: &State, without: &[StoreId]) -> Excess {
 }
 
 /// Lists those of some tenants that are above the high watermark of their quota, and what each has above the low one.
-#[must_use]
 pub fn tenants_in_excess(
     state: &State,
     tenants: impl IntoIterator<Item = TenantName>,

@@ -28,7 +28,6 @@ struct Calls {
 
 impl Hits {
     /// Creates an empty collection of hits.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -42,7 +42,6 @@ impl Default for Leases {
 
 impl Leases {
     /// Creates an empty set of leases.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -125,19 +124,16 @@ impl Leases {
     }
 
     /// Bytes of the replicas of leased versions, as of the last sweep.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Number of remembered leases and marks.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether no lease and no mark is remembered.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -131,19 +131,16 @@ impl<T> Default for Policy<T> {
 
 impl<T> Policy<T> {
     /// An order without units.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Number of units, pinned ones included.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.queues.iter().map(|queue| queue.len).sum()
     }
 
     /// Number of units that are not pinned, of which the once-seen queue has its share.
-    #[must_use]
     pub fn unpinned(&self) -> usize {
         [QueueName::Once, QueueName::Reused, QueueName::ReusedEnd]
             .map(|name| self.queue(name).len)
@@ -152,19 +149,16 @@ impl<T> Policy<T> {
     }
 
     /// Whether there are units that are never evicted.
-    #[must_use]
     pub fn has_hard(&self) -> bool {
         self.queue(QueueName::Hard).len > 0
     }
 
     /// Whether there are no units.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the data of a unit.
-    #[must_use]
     pub fn get(&self, unit: Unit) -> Option<&T> {
         self.slots.get(unit.0 as usize)?.data.as_ref()
     }
@@ -175,14 +169,12 @@ impl<T> Policy<T> {
     }
 
     /// Whether a unit is in the reused queue.
-    #[must_use]
     pub fn is_reused(&self, unit: Unit) -> bool {
         let slot = self.slots.get(unit.0 as usize).filter(|slot| slot.data.is_some());
         slot.is_some_and(|slot| slot.home != QueueName::Once)
     }
 
     /// Share of the once-seen queue, of 2^32; never 0.
-    #[must_use]
     pub fn once_share(&self) -> u32 {
         u32::try_from(self.once_share).unwrap_or(u32::MAX)
     }
@@ -193,7 +185,6 @@ impl<T> Policy<T> {
     }
 
     /// Returns the unit in the slot `at`, if it holds one; `None` beyond the last slot.
-    #[must_use]
     pub fn slot(&self, at: usize) -> Option<Option<Unit>> {
         let slot = self.slots.get(at)?;
         Some(slot.data.as_ref().and(u32::try_from(at).ok()).map(Unit))
@@ -219,7 +210,6 @@ impl<T> Policy<T> {
     }
 
     /// Number of the last call that used a unit.
-    #[must_use]
     pub fn last_used(&self, unit: Unit) -> Option<u32> {
         self.get(unit)?;
         self.slots.get(unit.0 as usize).map(|slot| slot.used)
@@ -281,25 +271,21 @@ impl<T> Policy<T> {
     }
 
     /// Returns the next victim among the soft-pinned units.
-    #[must_use]
     pub fn soft_candidate(&self) -> Option<Unit> {
         Some(self.queue(QueueName::Soft).oldest).filter(|oldest| *oldest != NONE).map(Unit)
     }
 
     /// Returns the hard-pinned unit that was pinned or used longest ago.
-    #[must_use]
     pub fn oldest_hard(&self) -> Option<Unit> {
         Some(self.queue(QueueName::Hard).oldest).filter(|oldest| *oldest != NONE).map(Unit)
     }
 
     /// Returns the next victim that is not pinned.
-    #[must_use]
     pub fn candidate(&self) -> Option<Unit> {
         self.candidate_of(VictimQueue::ByShare)
     }
 
     /// Returns the next victim that is not pinned, from the queue whose turn it is.
-    #[must_use]
     pub fn candidate_of(&self, turn: VictimQueue) -> Option<Unit> {
         let once = self.queue(QueueName::Once);
         let share = (self.unpinned() as u64).saturating_mul(self.once_share >> 16) >> 16;
@@ -336,13 +322,11 @@ impl<T> Policy<T> {
     }
 
     /// Number of units aside.
-    #[must_use]
     pub fn aside(&self) -> usize {
         self.queue(QueueName::Aside).len
     }
 
     /// Returns the unit that was set aside last.
-    #[must_use]
     pub fn newest_aside(&self) -> Option<Unit> {
         Some(self.queue(QueueName::Aside).newest).filter(|newest| *newest != NONE).map(Unit)
     }

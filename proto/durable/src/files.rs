@@ -235,7 +235,6 @@ impl DirectoryLock {
     }
 
     /// Returns the locked directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -73,7 +73,6 @@ pub struct TcpNetwork;
 
 impl TcpNetwork {
     /// Returns the network, ready to be shared.
-    #[must_use]
     pub fn shared() -> Arc<dyn Network> {
         Arc::new(Self)
     }

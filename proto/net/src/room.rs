@@ -105,7 +105,6 @@ impl Place {
     }
 
     /// Whether only kept places were free, so that the connection is closed unless it is vouched for.
-    #[must_use]
     pub fn is_guest(&self) -> bool {
         matches!(self.standing(), Standing::Guest | Standing::Dismissed)
     }

@@ -20,7 +20,6 @@ pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
 }
 
 /// Returns the soft limit on open descriptors as it is now.
-#[must_use]
 pub fn descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)

@@ -29,7 +29,6 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Largest body in bytes.
 const LARGEST_BODY: usize = 2 << 20;
 /// Returns the most connections that HTTP gets of a process that may have `limit` descriptors: a sixteenth, within bounds.
-#[must_use]
 pub fn most_connections(limit: usize) -> usize {
     (limit / 16).clamp(4, 2048)
 }

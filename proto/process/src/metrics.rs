@@ -59,7 +59,6 @@ impl Default for Registry {
 
 impl Registry {
     /// Makes an empty registry.
-    #[must_use]
     pub fn new() -> Self {
         let buckets = |builder: PrometheusBuilder, matcher, values: &[f64]| {
             builder.set_buckets_for_metric(matcher, values).expect("the lists of bounds are not empty")
@@ -104,7 +103,6 @@ impl Registry {
     }
 
     /// Returns the registered metrics, sorted by name.
-    #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         self.0.metrics.lock().values().cloned().collect()
     }
@@ -128,7 +126,6 @@ impl Registry {
     ///
     /// Samples of histograms accumulate until they are drained into their buckets, and rendering drains them. A process
     /// that might never be scraped must call this or [`Self::upkeep`] every few seconds, or its memory grows.
-    #[must_use]
     pub fn render(&self) -> String {
         let handle = self.0.recorder.handle();
         handle.run_upkeep();

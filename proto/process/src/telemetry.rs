@@ -85,7 +85,6 @@ impl Drop for Log {
 }
 
 /// Number of log lines of this process that were dropped because standard error did not take them.
-#[must_use]
 pub fn dropped_lines() -> u64 {
     LINES.get().map_or(0, Lines::dropped)
 }

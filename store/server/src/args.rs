@@ -52,7 +52,6 @@ pub struct StoreArgs {
 
 impl StoreArgs {
     /// Returns the configuration of a store whose process serves HTTP on `http_port`.
-    #[must_use]
     pub fn config(&self, http_port: u16) -> Config {
         let mut config = Config::default();
         config.segment.clone_from(&self.segment);
@@ -71,7 +70,6 @@ impl StoreArgs {
 }
 
 /// Returns the text of an error with the flags that set what the start failed for. The library does not know them.
-#[must_use]
 pub fn with_flags(error: &StartError) -> String {
     flags_of(error).map_or_else(|| error.to_string(), |flags| format!("{flags}: {error}"))
 }
@@ -105,7 +103,6 @@ pub(crate) struct Flags {
 }
 
 /// Returns the command line of `mc-store`, for help, completions, and a binary with several programs.
-#[must_use]
 pub fn command() -> clap::Command {
     Flags::command()
 }

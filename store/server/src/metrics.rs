@@ -7,7 +7,6 @@ use metrics::{Counter, Gauge};
 use mc_store::StoreReport;
 
 /// Lists the metrics of a store, by name.
-#[must_use]
 pub fn metrics_reference() -> Vec<Metric> {
     let registry = Registry::new();
     let _registered = StoreMetrics::new(registry.clone());

@@ -61,13 +61,11 @@ impl Server {
     }
 
     /// Returns the store itself.
-    #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
     /// Returns the address at which health and metrics are served.
-    #[must_use]
     pub fn http_address(&self) -> SocketAddr {
         self.http_address
     }

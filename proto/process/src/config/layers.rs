@@ -116,7 +116,6 @@ fn flag(arg: &Arg) -> Option<Flag> {
 ///
 /// `None` for an argument without a long flag, and for `--help`, `--version` and `--print-config`, which ask for
 /// something instead of setting it.
-#[must_use]
 pub fn variable(arg: &Arg) -> Option<String> {
     let long = arg.get_long().filter(|long| !ASKING.contains(long))?;
     Some(match arg.get_env() {

@@ -76,7 +76,6 @@ pub struct Loaded<T> {
 
 impl<T> Loaded<T> {
     /// Returns the layer that the value of the long flag `name` came from; `None` if the flag is hidden or unknown.
-    #[must_use]
     pub fn origin(&self, name: &str) -> Option<&Origin> {
         self.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.origin)
     }

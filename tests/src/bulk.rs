@@ -9,16 +9,12 @@ const BATCH: u64 = 128;
 const FILLERS: u64 = 4;
 
 /// Returns key number `n` of many: 100 bytes, as inference engines make them.
-#[must_use]
 pub fn bulk_key(n: u64) -> String {
     format!("{:-<100}", format!("model-8b/tp0/layer-group-0/{n:016x}"))
 }
 
 /// Puts an object of one byte under each of the numbered keys, with 128 keys a call from 4 callers. Returns how long
 /// that took.
-///
-/// # Panics
-/// When a put fails.
 pub async fn fill(client: &Client, objects: Range<u64>) -> Duration {
     let began = Instant::now();
     let next = Arc::new(AtomicU64::new(objects.start));

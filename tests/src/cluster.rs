@@ -17,6 +17,7 @@ const TAIL: usize = 60;
 
 /// Settings of a cluster to start; made by [`Cluster::builder`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ClusterBuilder {
     masters: usize,
     stores: usize,
@@ -52,42 +53,36 @@ pub struct Cluster {
 
 impl ClusterBuilder {
     /// Sets the number of masters; one is a cluster of one.
-    #[must_use]
     pub fn masters(mut self, masters: usize) -> Self {
         self.masters = masters;
         self
     }
 
     /// Sets the number of stores.
-    #[must_use]
     pub fn stores(mut self, stores: usize) -> Self {
         self.stores = stores;
         self
     }
 
     /// Sets the memory that each store lends.
-    #[must_use]
     pub fn segment(mut self, size: &str) -> Self {
         size.clone_into(&mut self.segment);
         self
     }
 
     /// Sets a variable in every process.
-    #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Adds flags to every master.
-    #[must_use]
     pub fn master_args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.master_args.extend(args.map(str::to_owned));
         self
     }
 
     /// Adds flags to every store.
-    #[must_use]
     pub fn store_args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.store_args.extend(args.map(str::to_owned));
         self
@@ -95,7 +90,6 @@ impl ClusterBuilder {
 
     /// Puts all processes on this loopback address. It does not combine with [`Self::faulty`], whose links are on
     /// 127.0.0.1.
-    #[must_use]
     pub fn loopback(mut self, ip: IpAddr) -> Self {
         self.loopback = ip;
         self
@@ -103,31 +97,24 @@ impl ClusterBuilder {
 
     /// Lets the test control the masters' disks and clocks, and the links between masters and from clients to masters:
     /// see [`Cluster::faulty`] and [`Cluster::links`].
-    #[must_use]
     pub fn faulty(mut self) -> Self {
         self.faulty = true;
         self
     }
 
     /// Does the same as [`Self::faulty`], and adds the links between stores and masters and between clients and stores.
-    #[must_use]
     pub fn store_links(mut self) -> Self {
         self.store_links = true;
         self.faulty()
     }
 
     /// Does the same as [`Self::faulty`], and makes each master keep a journal of its files: see [`Cluster::journal`].
-    #[must_use]
     pub fn journals(mut self) -> Self {
         self.journals = true;
         self.faulty()
     }
 
     /// Reserves ports and directories without starting any process.
-    ///
-    /// # Panics
-    /// When the machine has no ports or no space for it.
-    #[must_use]
     pub fn prepare(self) -> Cluster {
         let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
         let mut ports = Ports::on(self.loopback);
@@ -208,7 +195,6 @@ impl ClusterBuilder {
 
 impl Cluster {
     /// Returns the settings of three masters and one store that lends 256 MiB.
-    #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder {
             masters: 3,
@@ -225,41 +211,33 @@ impl Cluster {
     }
 
     /// Returns the directory in which the processes keep their data and logs.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Returns the data directory of one master.
-    #[must_use]
     pub fn master_dir(&self, master: usize) -> PathBuf {
         self.dir.path().join(self.masters[master].name().replace(' ', "-"))
     }
 
     /// Returns the journal of one master's files, for [`crate::Power`], in a cluster built with
     /// [`ClusterBuilder::journals`].
-    #[must_use]
     pub fn journal(&self, master: usize) -> PathBuf {
         self.dir.path().join(format!("{}.journal", self.masters[master].name().replace(' ', "-")))
     }
 
     /// Returns the client address of one master.
-    #[must_use]
     pub fn master_address(&self, master: usize) -> &str {
         &self.clients[master]
     }
 
     /// Returns the client addresses of all masters, in the form that `--masters` takes.
-    #[must_use]
     pub fn addresses(&self) -> String {
         self.clients.join(",")
     }
 
     /// Gives stopped masters new addresses for their next start, and lists of peers that contain these. All other
     /// processes keep the lists that they were started with.
-    ///
-    /// # Panics
-    /// When the machine has no free ports.
     pub fn relocate(&mut self, masters: &[usize]) {
         for &n in masters {
             for addresses in [&mut self.clients, &mut self.raft, &mut self.master_http] {
@@ -281,25 +259,21 @@ impl Cluster {
     }
 
     /// Returns the Raft address of one master, in the form that `--peers` takes.
-    #[must_use]
     pub fn master_raft(&self, master: usize) -> &str {
         &self.raft[master]
     }
 
     /// Returns the HTTP address of one master.
-    #[must_use]
     pub fn master_http(&self, master: usize) -> &str {
         &self.master_http[master]
     }
 
     /// Returns the data address of one store.
-    #[must_use]
     pub fn store_address(&self, store: usize) -> &str {
         &self.store_data[store]
     }
 
     /// Returns the HTTP address of one store.
-    #[must_use]
     pub fn store_http(&self, store: usize) -> &str {
         &self.store_http[store]
     }
@@ -308,7 +282,6 @@ impl Cluster {
     ///
     /// # Panics
     /// When the cluster was not built with [`ClusterBuilder::faulty`].
-    #[must_use]
     pub fn faulty(&self, master: usize) -> &Faulty {
         &self.faulty.as_ref().expect("a cluster built to be faulty").0[master]
     }
@@ -317,13 +290,11 @@ impl Cluster {
     ///
     /// # Panics
     /// When the cluster was not built with [`ClusterBuilder::faulty`].
-    #[must_use]
     pub fn links(&self) -> &Links {
         &self.faulty.as_ref().expect("a cluster built to be faulty").1
     }
 
     /// Returns the settings of a client that caches nothing, so that all it reads comes from the pool.
-    #[must_use]
     pub fn client_builder(&self) -> Builder {
         // Most tests are about what the network does to bytes, so none goes past it.
         let builder = Client::builder()
@@ -337,9 +308,6 @@ impl Cluster {
     }
 
     /// Connects a client that caches nothing.
-    ///
-    /// # Panics
-    /// When no leader is found within a minute.
     pub async fn client(&self) -> Client {
         let client = self.client_builder().connect().await.expect("settings of a client");
         assert!(client.connected(Duration::from_secs(60)).await, "a client found no leader in a minute");
@@ -397,9 +365,6 @@ impl Cluster {
     }
 
     /// Removes the data of a stopped master, so that its next start is that of a new master.
-    ///
-    /// # Panics
-    /// When the master runs, or its data cannot be removed.
     pub fn wipe_master(&mut self, master: usize) {
         let process = &mut self.masters[master];
         assert!(!process.is_running(), "{} runs on the disk that is taken", process.name());
@@ -433,9 +398,6 @@ impl Cluster {
     }
 
     /// Waits until a master leads and every running process says that it is ready.
-    ///
-    /// # Panics
-    /// When that takes more than a minute, or a process that was started has ended on its own.
     pub async fn ready(&mut self) {
         until("a master leads", async || {
             for process in self.masters.iter_mut().chain(&mut self.stores) {
@@ -459,9 +421,6 @@ impl Cluster {
     }
 
     /// Returns a store's answer at `/status`.
-    ///
-    /// # Panics
-    /// When it does not answer.
     pub async fn store_status(&self, store: usize) -> serde_json::Value {
         let (_, body) = http_get(&self.store_http[store], "/status").await.expect("the store answers");
         serde_json::from_str(&body).expect("status is JSON")

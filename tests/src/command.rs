@@ -7,9 +7,6 @@ use crate::{Cluster, mcctl_exe};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `mcctl` against a cluster; returns its exit code and its output: standard output, then standard error.
-///
-/// # Panics
-/// When it does not start, or does not end within a minute.
 pub async fn mcctl(cluster: &Cluster, args: &[&str]) -> (i32, String) {
     let mut command = tokio::process::Command::new(mcctl_exe());
     command.args(args).env("MC_MASTERS", cluster.addresses()).env_remove("MC_CONFIG").kill_on_drop(true);

@@ -1,10 +1,6 @@
 use std::path::PathBuf;
 
 /// Returns the path of the `mcctl` executable: `MC_CTL`, or the one that cargo built beside this test.
-///
-/// # Panics
-/// When there is none, with the command that builds it.
-#[must_use]
 pub fn mcctl_exe() -> PathBuf {
     if let Some(path) = std::env::var_os("MC_CTL") {
         return path.into();

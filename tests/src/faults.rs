@@ -17,7 +17,6 @@ pub struct Fault {
 
 impl Faults {
     /// Starts without a planned fault.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +60,6 @@ impl Fault {
     }
 
     /// Returns how often it happened.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.seen.load(Ordering::Relaxed)
     }

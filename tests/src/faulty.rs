@@ -34,10 +34,6 @@ pub struct Faulty {
 
 impl Faulty {
     /// Makes the control of a process without any fault yet. `path` is the file to create for it.
-    ///
-    /// # Panics
-    /// When the file cannot be created.
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         let page = File::options().create_new(true).read(true).write(true).open(path).expect("a new file");
         page.set_len(page::BYTES as u64).expect("room for a page");
@@ -45,7 +41,6 @@ impl Faulty {
     }
 
     /// Returns the environment for the start of the process.
-    #[must_use]
     pub fn env(&self) -> [(String, String); 2] {
         let path = self.path.to_str().expect("a temporary folder with a plain name");
         [("FAULTY_PAGE", path), ("LD_PRELOAD", env!("FAULTY_LIBRARY"))]
@@ -54,7 +49,6 @@ impl Faulty {
 
     /// Returns the environment of [`Self::env`] for a process that notes its changes of files in a journal at `path`.
     /// [`crate::Power`] creates the journal, on the device of the data.
-    #[must_use]
     pub fn journal_env(&self, path: &Path) -> [(String, String); 3] {
         let [page, library] = self.env();
         let path = path.to_str().expect("a temporary folder with a plain name").to_owned();
@@ -74,10 +68,6 @@ impl Faulty {
     }
 
     /// Returns the number of calls so far that changed or synced a file, for a process with a journal.
-    ///
-    /// # Panics
-    /// When the page cannot be read.
-    #[must_use]
     pub fn calls(&self) -> u64 {
         self.get(page::CALLS)
     }
@@ -123,9 +113,6 @@ impl Faulty {
     }
 
     /// Redirects connections from the first port of each pair to the second.
-    ///
-    /// # Panics
-    /// When there are more routes than fit.
     pub fn routes(&self, routes: &[(u16, u16)]) {
         assert!(routes.len() < page::MAX_ROUTES, "{} routes do not fit", routes.len());
         for (n, (from, to)) in routes.iter().enumerate() {
@@ -135,10 +122,6 @@ impl Faulty {
     }
 
     /// Returns how often the process has met a fault of its disk or its look-ups, or has read a shifted wall clock.
-    ///
-    /// # Panics
-    /// When the page cannot be read.
-    #[must_use]
     pub fn struck(&self) -> u64 {
         self.get(page::STRUCK)
     }

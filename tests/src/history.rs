@@ -38,14 +38,12 @@ impl Default for Recorder {
 
 impl Recorder {
     /// Makes an empty history that begins now.
-    #[must_use]
     pub fn new() -> Self {
         Self { origin: Instant::now(), origin_by_the_wall: SystemTime::now(), operations: Arc::default() }
     }
 
     /// Returns the present time of this history, in nanoseconds. Callers take it before a call; [`Self::record`] takes
     /// it after.
-    #[must_use]
     pub fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -62,7 +60,6 @@ impl Recorder {
     }
 
     /// Returns the history recorded so far.
-    #[must_use]
     pub fn history(&self) -> History {
         let operations = self.operations.lock().unwrap().clone();
         History { began: self.origin_by_the_wall, operations, evictions: Vec::new(), settled: u64::MAX }
@@ -97,7 +94,6 @@ impl History {
     }
 
     /// Judges the history with [`check`].
-    #[must_use]
     pub fn check(&self, losses: Losses) -> Verdict {
         check(&self.all(), losses)
     }
@@ -106,9 +102,6 @@ impl History {
     ///
     /// On a busy machine a store's heartbeats may be late, and its keys are then not offered for a moment. The masters'
     /// logs say when they suspected a store. A miss is allowed only around that time, and only before the final reads.
-    ///
-    /// # Panics
-    /// When no order explains it.
     #[track_caller]
     pub fn assert_nothing_lost(&self, cluster: &Cluster) {
         self.judge(cluster, None);
@@ -116,9 +109,6 @@ impl History {
 
     /// Judges a run like [`Self::assert_nothing_lost`] if all its objects were on one store. A miss is allowed only
     /// where the masters suspected that store; the others may have failed.
-    ///
-    /// # Panics
-    /// When no order explains it.
     #[track_caller]
     pub fn assert_nothing_lost_on(&self, cluster: &Cluster, store: StoreId) {
         self.judge(cluster, Some(store));
@@ -145,7 +135,6 @@ impl History {
     }
 
     /// Counts the keys of which a miss is explained by an eviction and by nothing else.
-    #[must_use]
     pub fn missed_by_eviction(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> usize {
         let without = check_all(&self.operations, &self.losses(cluster, unreachable));
         without.iter().filter(|verdict| verdict.is_loss()).count()
@@ -163,31 +152,26 @@ impl History {
     }
 
     /// Counts the acknowledged puts.
-    #[must_use]
     pub fn acknowledged(&self) -> usize {
         self.count(|operation| operation.outcome == Outcome::Stored)
     }
 
     /// Counts the evictions.
-    #[must_use]
     pub fn evictions(&self) -> usize {
         self.evictions.len()
     }
 
     /// Counts the reads that were answered from a client's own cache, without a leader.
-    #[must_use]
     pub fn local_reads(&self) -> usize {
         self.count(|operation| matches!(operation.outcome, Outcome::LocalValue(_)))
     }
 
     /// Counts the operations with this outcome.
-    #[must_use]
     pub fn outcomes(&self, outcome: Outcome) -> usize {
         self.count(|operation| operation.outcome == outcome)
     }
 
     /// Returns the duration of the longest operation.
-    #[must_use]
     pub fn slowest(&self) -> Duration {
         let longest = self.operations.iter().map(|operation| operation.end - operation.start).max();
         Duration::from_nanos(longest.unwrap_or(0))
@@ -200,7 +184,6 @@ impl History {
 
 impl Cluster {
     /// Returns whether the masters' logs say that they suspected a store, so that a miss is allowed in the history.
-    #[must_use]
     pub fn has_suspected_a_store(&self) -> bool {
         let says = |line: &str| line.split_once("suspects=[").is_some_and(|(_, rest)| names(rest, None));
         self.masters.iter().any(|master| master.output().lines().any(says))

@@ -51,9 +51,6 @@ struct Lost {
 
 impl LossyMaster {
     /// Starts a proxy on a free port, in front of the master at `behind`.
-    ///
-    /// # Panics
-    /// When no port is free.
     pub async fn start(behind: &str) -> Self {
         let listener = TcpNetwork.listen("127.0.0.1:0").await.expect("a free port");
         let address = listener.address.to_string();
@@ -69,31 +66,26 @@ impl LossyMaster {
     }
 
     /// Returns the address for clients.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
     /// Returns the number of replies that were lost so far.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.lock().unwrap().replies
     }
 
     /// Returns the number of calls that were repeated after their reply was lost.
-    #[must_use]
     pub fn repeated(&self) -> u64 {
         self.lost.lock().unwrap().repeated
     }
 
     /// Returns the number of removes received; each has lost its reply.
-    #[must_use]
     pub fn removes(&self) -> u64 {
         self.lost.lock().unwrap().removes
     }
 
     /// Describes the starts, ends and revokes whose repetition got another answer than the lost one.
-    #[must_use]
     pub fn changed_answers(&self) -> Vec<String> {
         self.lost.lock().unwrap().changed.clone()
     }

@@ -24,10 +24,6 @@ type Stalls = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 impl Machine {
     /// Watches the machine, and the disk that `folder` is on.
-    ///
-    /// # Panics
-    /// When no file can be created there.
-    #[must_use]
     pub fn watch(folder: &Path) -> Self {
         let stalls = Stalls::default();
         let says = Arc::downgrade(&stalls);
@@ -43,10 +39,6 @@ impl Machine {
     }
 
     /// Returns the longest stall that has ended since `since`, and the sum of all of them.
-    ///
-    /// # Panics
-    /// When a thread that watches has panicked.
-    #[must_use]
     pub fn stalls_since(&self, since: Instant) -> (Duration, Duration) {
         let stalls = self.stalls.lock().unwrap();
         let of_these = || stalls.iter().filter(|(end, _)| *end > since).map(|(_, took)| *took);

@@ -25,25 +25,21 @@ pub struct Process {
 
 impl Process {
     /// Describes a process, which [`Self::start`] runs. Its output is appended to `log` at every start.
-    #[must_use]
     pub fn new(name: String, args: Vec<OsString>, env: Vec<(String, String)>, log: PathBuf) -> Self {
         Self { name, args, env, log, child: None }
     }
 
     /// Returns the name, such as `master 1`.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the path of its output.
-    #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
     /// Returns everything that it has printed so far, over all its starts.
-    #[must_use]
     pub fn output(&self) -> String {
         std::fs::read(&self.log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
     }
@@ -54,17 +50,11 @@ impl Process {
     }
 
     /// Changes the value of an existing flag for the next start.
-    ///
-    /// # Panics
-    /// When the process does not have that flag.
     pub fn set_arg(&mut self, flag: &str, value: &str) {
         self.replace_flag(flag, 1, [flag, value]);
     }
 
     /// Replaces an existing flag and its `values` values by the arguments `by`, for the next start.
-    ///
-    /// # Panics
-    /// When the process does not have that flag.
     pub fn replace_flag<const N: usize>(&mut self, flag: &str, values: usize, by: [&str; N]) {
         let at = self.args.iter().position(|arg| arg == flag);
         let at = at.unwrap_or_else(|| panic!("{} has no {flag}", self.name));
@@ -77,9 +67,6 @@ impl Process {
     }
 
     /// Starts the process.
-    ///
-    /// # Panics
-    /// When the process runs already, or cannot be started.
     pub fn start(&mut self) {
         assert!(!self.is_running(), "{} runs already", self.name);
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
@@ -102,10 +89,6 @@ impl Process {
     }
 
     /// Returns its process id.
-    ///
-    /// # Panics
-    /// When it was never started, or has been reaped.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name)).id()
     }
@@ -116,9 +99,6 @@ impl Process {
     }
 
     /// Fails at once if the process was started and has ended on its own, instead of waiting for its effect.
-    ///
-    /// # Panics
-    /// With the last line that it printed.
     pub fn assert_not_ended(&mut self) {
         let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         if let Some(status) = ended {
@@ -143,9 +123,6 @@ impl Process {
     }
 
     /// Sends SIGTERM and waits for its end.
-    ///
-    /// # Panics
-    /// When it does not end.
     pub async fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.ended().await
@@ -157,9 +134,6 @@ impl Process {
     }
 
     /// Kills the process with `kill -9` unless it has ended already; returns how it ended.
-    ///
-    /// # Panics
-    /// When the process was never started, or has been reaped.
     pub async fn killed(&mut self) -> ExitStatus {
         if self.how_it_ended().is_none() {
             self.signal(Signal::KILL);
@@ -168,9 +142,6 @@ impl Process {
     }
 
     /// Waits for its end, and returns how it ended.
-    ///
-    /// # Panics
-    /// When it does not end.
     pub async fn ended(&mut self) -> ExitStatus {
         let mut child = self.child.take().unwrap_or_else(|| panic!("{} is not running", self.name));
         let mut status = None;
@@ -183,18 +154,12 @@ impl Process {
     }
 
     /// Returns how it has ended, or `None` while it runs.
-    ///
-    /// # Panics
-    /// When it was never started, or has been reaped.
     pub fn how_it_ended(&mut self) -> Option<ExitStatus> {
         let child = self.child.as_mut().unwrap_or_else(|| panic!("{} is not running", self.name));
         child.try_wait().expect("a child can be waited for")
     }
 
     /// Sends SIGSTOP and waits until the process has stopped.
-    ///
-    /// # Panics
-    /// When the process does not stop.
     pub async fn pause(&self) {
         self.signal(Signal::STOP);
         until_within(OBEY, format!("{} stops", self.name), || std::future::ready(self.state() == Some('T')))
@@ -207,18 +172,12 @@ impl Process {
     }
 
     /// Limits the descriptors that the process may have to `most` from now on; returns the limit before.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub fn limit_descriptors(&self, most: u64) -> u64 {
         self.limit(Resource::Nofile, most)
     }
 
     /// Limits the process' private memory to `most` bytes (`RLIMIT_DATA`) from now on; returns the limit before. The
     /// process keeps memory that it has beyond the limit, and gets no more.
-    ///
-    /// # Panics
-    /// When the system refuses.
     pub fn limit_memory(&self, most: u64) -> u64 {
         self.limit(Resource::Data, most)
     }
@@ -231,28 +190,17 @@ impl Process {
     }
 
     /// Inverts one byte of a segment that the process lends, behind its back, as failing memory would.
-    ///
-    /// # Panics
-    /// When the process lends no such byte, or the system refuses.
     pub fn flip(&self, segment: u32, offset: u64) {
         flip::flip(self.pid(), segment, offset)
             .unwrap_or_else(|err| panic!("cannot damage the memory of {}: {err}", self.name));
     }
 
     /// Counts the descriptors that the process has.
-    ///
-    /// # Panics
-    /// When the process does not run.
-    #[must_use]
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
     /// Returns the lowest descriptor that the process has not in use: with this limit it can open none.
-    ///
-    /// # Panics
-    /// When the process does not run.
-    #[must_use]
     pub fn first_free_descriptor(&self) -> u64 {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
         let open: std::collections::BTreeSet<u64> =

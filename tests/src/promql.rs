@@ -62,7 +62,6 @@ impl Expression {
 
 impl Selector {
     /// Whether a series is selected.
-    #[must_use]
     pub fn selects(&self, series: &Series) -> bool {
         series.name == self.name && self.matchers.iter().all(|matcher| matcher.holds(series))
     }

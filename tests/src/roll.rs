@@ -29,9 +29,6 @@ pub enum RollDisk {
 impl Cluster {
     /// Restarts every master once, one after the other, as somebody does who looks at nothing but `/readyz`: SIGTERM, start,
     /// and on to the next one as soon as the restarted one says 200. Calls `rolled` after each.
-    ///
-    /// # Panics
-    /// When a master does not end with 0, or is not ready in time.
     pub async fn roll(&mut self, order: RollOrder, disk: RollDisk, mut rolled: impl FnMut(usize)) {
         let mut left: Vec<usize> = (0..self.masters.len()).collect();
         while let Some(highest) = left.last().copied() {
@@ -61,9 +58,6 @@ impl Cluster {
     }
 
     /// Waits until one master says at `/readyz` that it is ready.
-    ///
-    /// # Panics
-    /// When it is not ready in time.
     pub async fn master_ready(&self, master: usize) {
         until_within(READY, format!("{} is ready", self.masters[master].name()), async || {
             matches!(http_get(self.master_http(master), "/readyz").await, Ok((200, _)))

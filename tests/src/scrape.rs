@@ -31,10 +31,6 @@ pub struct Scrape {
 
 impl Scrape {
     /// Reads a page that was scraped from `instance` by `job`.
-    ///
-    /// # Panics
-    /// When a line is not in Prometheus's text format.
-    #[must_use]
     pub fn parse(page: &str, job: &str, instance: &str) -> Self {
         let target = [("job", job), ("instance", instance)];
         let target: BTreeMap<_, _> =
@@ -62,7 +58,6 @@ impl Scrape {
     }
 
     /// Returns the metric that a series belongs to.
-    #[must_use]
     pub fn family_of<'a>(&self, series: &'a str) -> &'a str {
         let parts = ["_bucket", "_sum", "_count"].into_iter();
         let whole =

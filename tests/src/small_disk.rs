@@ -11,10 +11,6 @@ pub struct SmallDisk(PathBuf);
 impl SmallDisk {
     /// Mounts a disk of `size`, such as `96m`, on the folder `at`, which is created. Returns `None` if none can be
     /// mounted.
-    ///
-    /// # Panics
-    /// When the folder cannot be made.
-    #[must_use]
     pub fn mount(at: &Path, size: &str) -> Option<Self> {
         std::fs::create_dir_all(at).expect("a folder");
         let options = format!("size={size},mode=700");
@@ -33,9 +29,6 @@ impl SmallDisk {
     }
 
     /// Fills the disk, except for `leave` bytes.
-    ///
-    /// # Panics
-    /// When there is no room even for the ballast's name.
     pub fn fill(&self, leave: u64) {
         let mut ballast =
             File::options().create(true).append(true).open(self.ballast()).expect("room for a name");
@@ -48,9 +41,6 @@ impl SmallDisk {
     }
 
     /// Frees the space that [`Self::fill`] took.
-    ///
-    /// # Panics
-    /// When it was not filled.
     pub fn empty(&self) {
         std::fs::remove_file(self.ballast()).expect("it was filled");
     }

@@ -5,7 +5,6 @@ use crate::checker::Digest;
 
 /// Returns the value of put number `put` under `key`. Its bytes follow from both. So a reader that has not kept the
 /// value can still tell it from a torn value and from another key's.
-#[must_use]
 pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
     let mut random = Seeded::new(xxhash_rust::xxh3::xxh3_64_with_seed(key.as_bytes(), put));
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
@@ -18,7 +17,6 @@ pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
 
 /// Returns the digest by which the checker identifies a value: its checksum in the masters' index and log, so that an
 /// eviction in the log names a value of the history.
-#[must_use]
 pub fn digest(value: &[u8]) -> Digest {
     Digest(Checksum::of(value).0)
 }

@@ -58,7 +58,6 @@ impl Default for Deadlines {
 
 impl Deadlines {
     /// Returns the deadline of a call.
-    #[must_use]
     pub fn of(&self, action: Action) -> Duration {
         match action {
             Action::PutIfAbsent(_) | Action::Upsert(_) => self.put,
@@ -72,6 +71,7 @@ impl Deadlines {
 
 /// Settings of clients that do seeded random operations on a small set of keys.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Workload {
     seed: u64,
     clients: u32,
@@ -101,7 +101,6 @@ type Errors = Arc<Mutex<Vec<String>>>;
 
 impl Workload {
     /// Makes a workload of four clients, 64 keys, values of 1 B to 64 KiB, and all operations.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -117,49 +116,42 @@ impl Workload {
     }
 
     /// Sets the number of clients, each a client of the library.
-    #[must_use]
     pub fn clients(mut self, clients: u32) -> Self {
         self.clients = clients;
         self
     }
 
     /// Sets the number of keys; with fewer keys more operations overlap.
-    #[must_use]
     pub fn keys(mut self, keys: u64) -> Self {
         self.keys = keys;
         self
     }
 
     /// Sets the range of the values' sizes, in bytes.
-    #[must_use]
     pub fn sizes(mut self, sizes: Range<u64>) -> Self {
         self.sizes = sizes;
         self
     }
 
     /// Sets the weights of the operations.
-    #[must_use]
     pub fn mix(mut self, mix: Mix) -> Self {
         self.mix = mix;
         self
     }
 
     /// Places all objects on this store while it has room.
-    #[must_use]
     pub fn preferred(mut self, store: StoreId) -> Self {
         self.preferred = vec![store];
         self
     }
 
     /// Sets the time limits of the calls.
-    #[must_use]
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = deadlines;
         self
     }
 
     /// Sets a pause after each operation, so that a long run stays small.
-    #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {
         self.pace = pace;
         self
@@ -167,16 +159,12 @@ impl Workload {
 
     /// Gives the clients local caches. Without a leader in reach, their answers may then come from there and say
     /// nothing of the pool. Without caches, every value comes from the pool and is judged.
-    #[must_use]
     pub fn cached(mut self) -> Self {
         self.cached = true;
         self
     }
 
     /// Connects the clients and starts them.
-    ///
-    /// # Panics
-    /// When a client cannot be made.
     pub async fn start(self, builder: &Builder) -> Running {
         let builder = builder.clone().get_timeout(self.deadlines.get).call_timeout(self.deadlines.call);
         let recorder = Recorder::new();
@@ -204,13 +192,11 @@ impl Workload {
 
 impl Running {
     /// Returns the time limits of the calls.
-    #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         self.deadlines
     }
 
     /// Returns the recorder of the clients' calls.
-    #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -236,7 +222,6 @@ impl Running {
     }
 
     /// Returns the first errors, in words.
-    #[must_use]
     pub fn errors(&self) -> Vec<String> {
         self.errors.lock().unwrap().clone()
     }
@@ -253,9 +238,6 @@ impl Running {
     /// A store that is suspect for a moment makes misses that say nothing about what is kept. While the masters know an
     /// object that was missed, all missed keys are read again, and only the last reads count as final. A lost object is
     /// missed by those, too.
-    ///
-    /// # Panics
-    /// When a client panicked, or a key cannot be read in the end.
     pub async fn stop(self) -> History {
         let Self { recorder, stop, clients, builder, errors, cached, .. } = self;
         stop.store(true, Ordering::Relaxed);

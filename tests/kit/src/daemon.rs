@@ -17,10 +17,6 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the executable at `path` in `dir`, which is created, with an empty environment.
-    ///
-    /// # Panics
-    /// When it cannot be started.
-    #[must_use]
     pub fn start(path: impl AsRef<OsStr>, dir: &Path, args: &[&str]) -> Self {
         fs::create_dir(dir).unwrap();
         let log = dir.join("log");
@@ -31,18 +27,11 @@ impl Daemon {
     }
 
     /// Returns everything that it has logged so far.
-    ///
-    /// # Panics
-    /// When its log cannot be read.
-    #[must_use]
     pub fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
     /// Waits for the address that it logs under `name`, and returns it.
-    ///
-    /// # Panics
-    /// When it logs none in time, or ends.
     pub async fn address(&mut self, name: &str) -> String {
         let name = format!("{name}=");
         eventually(name.clone(), async || {
@@ -55,17 +44,11 @@ impl Daemon {
     }
 
     /// Sends SIGHUP.
-    ///
-    /// # Panics
-    /// When it cannot be sent.
     pub fn hang_up(&self) {
         kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
     }
 
     /// Sends SIGTERM and waits for its end.
-    ///
-    /// # Panics
-    /// When it does not end.
     pub async fn terminate(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         eventually("its end", async || self.child.try_wait().unwrap()).await

@@ -3,7 +3,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Returns a command that runs an executable in `dir`, with an empty environment.
-#[must_use]
 pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
     let mut command = Command::new(path);
     command.current_dir(dir).env_clear();
@@ -11,9 +10,6 @@ pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
 }
 
 /// Runs the command with `--print-config`, and returns its output.
-///
-/// # Panics
-/// When the command fails, or warns.
 pub fn printed_config(command: &mut Command) -> String {
     let output = command.arg("--print-config").output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -22,10 +18,6 @@ pub fn printed_config(command: &mut Command) -> String {
 }
 
 /// Returns a setting's value in a [`printed_config`], and the layer that it came from.
-///
-/// # Panics
-/// When the setting is not there.
-#[must_use]
 pub fn setting<'a>(printed: &'a str, name: &str) -> (&'a str, &'a str) {
     let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = \""));
     let (value, origin) = value.and_then(|line| line.split_once('"')).unwrap_or_else(|| panic!("{printed}"));
@@ -33,9 +25,6 @@ pub fn setting<'a>(printed: &'a str, name: &str) -> (&'a str, &'a str) {
 }
 
 /// Asserts that the command refuses to run: it prints one sentence that contains `words`, and ends with exit code 2.
-///
-/// # Panics
-/// When the command does anything else.
 #[track_caller]
 pub fn assert_refused(command: &mut Command, words: &str) {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -47,10 +36,6 @@ pub fn assert_refused(command: &mut Command, words: &str) {
 }
 
 /// Returns the arguments with which a unit of `deploy/systemd` starts its executable.
-///
-/// # Panics
-/// When there is no such unit, or it starts something else.
-#[must_use]
 pub fn unit_arguments(executable: &str) -> Vec<String> {
     let path = format!("{}/../../deploy/systemd/{executable}.service", env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(&path).unwrap_or_else(|err| panic!("{path}: {err}"));

@@ -84,10 +84,6 @@ pub struct Links {
 
 impl Links {
     /// Starts proxies in front of masters with these Raft and client addresses, and of stores with these addresses.
-    ///
-    /// # Panics
-    /// When no port is free.
-    #[must_use]
     pub fn new(raft: &[String], clients: &[String], stores: &[String]) -> Self {
         let masters = raft.len();
         let nodes = masters + 2;
@@ -140,31 +136,26 @@ impl Links {
     }
 
     /// Returns the number of pieces and connections so far that a link held, closed, delayed or lost.
-    #[must_use]
     pub fn bent(&self) -> u64 {
         self.counts.bent.load(Ordering::Relaxed)
     }
 
     /// Returns the number of open connections.
-    #[must_use]
     pub fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }
 
     /// Returns the node that stands for all clients.
-    #[must_use]
     pub fn clients(&self) -> usize {
         self.masters
     }
 
     /// Returns the node that stands for all stores.
-    #[must_use]
     pub fn stores(&self) -> usize {
         self.masters + 1
     }
 
     /// Returns the nodes of all masters.
-    #[must_use]
     pub fn masters(&self) -> Vec<usize> {
         (0..self.masters).collect()
     }
@@ -183,7 +174,6 @@ impl Links {
     }
 
     /// Returns the nodes of all masters but `than`.
-    #[must_use]
     pub fn other_masters(&self, than: usize) -> Vec<usize> {
         (0..self.masters).filter(|master| *master != than).collect()
     }
@@ -210,7 +200,6 @@ impl Links {
     }
 
     /// Returns a store's routes: each master's client port, and the port of the proxy to connect to instead.
-    #[must_use]
     pub fn store_routes(&self, clients: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = 0..self.masters;
@@ -218,7 +207,6 @@ impl Links {
     }
 
     /// Returns a master's routes: each other master's Raft port, and the port of the proxy to connect to instead.
-    #[must_use]
     pub fn routes(&self, from: usize, raft: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = self.other_masters(from).into_iter();
@@ -226,7 +214,6 @@ impl Links {
     }
 
     /// Returns the network for clients, which leads to the masters through the proxies.
-    #[must_use]
     pub fn network(&self) -> Arc<dyn Network> {
         Arc::new(Routed(self.to_clients.clone()))
     }

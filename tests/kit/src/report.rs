@@ -3,9 +3,6 @@ use std::io::Write as _;
 
 /// Prints a line of JSON and appends it to the file that `MC_TEST_REPORT` names. The file is needed because the output
 /// of a test that passes is captured.
-///
-/// # Panics
-/// When that file can't be written.
 pub fn report(line: &serde_json::Value) {
     println!("{line}");
     if let Some(path) = std::env::var_os("MC_TEST_REPORT") {

@@ -6,7 +6,6 @@ pub struct Seeded(u64);
 
 impl Seeded {
     /// Makes a generator that starts at `seed`.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -31,7 +30,6 @@ impl Seeded {
     }
 
     /// Returns an independent generator for part `n` of the run.
-    #[must_use]
     pub fn part(&self, n: u64) -> Self {
         let mut part = Self(self.0 ^ n.wrapping_mul(0xd134_2543_de82_ef95));
         part.bits();

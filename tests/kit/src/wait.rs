@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until `condition` holds, and returns how long that took.
-///
-/// # Panics
-/// When `condition` does not hold within a minute, with `what` in the message.
+/// Waits up to a minute until `condition` holds, and returns how long that took. `what` is in the message of the panic.
 #[track_caller]
 pub fn until(
     what: impl Into<String>,
@@ -19,9 +16,6 @@ pub fn until(
 }
 
 /// Waits like [`until`], with another limit.
-///
-/// # Panics
-/// When `condition` does not hold within `limit`.
 #[track_caller]
 pub fn until_within(
     limit: Duration,
@@ -37,10 +31,7 @@ pub fn until_within(
     }
 }
 
-/// Waits until `look` finds something, and returns it.
-///
-/// # Panics
-/// When `look` finds nothing within a minute, with `what` in the message.
+/// Waits up to a minute until `look` finds something, and returns it.
 #[track_caller]
 pub fn eventually<T>(
     what: impl Into<String>,

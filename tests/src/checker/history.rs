@@ -85,7 +85,6 @@ impl Action {
 
 impl Operation {
     /// Makes the operation of an eviction of `value` that took effect between `start` and `end`.
-    #[must_use]
     pub fn eviction(key: &str, value: Digest, start: u64, end: u64) -> Self {
         let (action, outcome) = (Action::Evict(value), Outcome::Evicted);
         Self { client: u32::MAX, key: key.to_owned(), action, outcome, start, end }

@@ -33,6 +33,7 @@ const BOUND: usize = 5_000_000;
 
 /// Verdict on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub enum Verdict {
     /// Every key's operations can be put in an order that explains them.
     Linearizable {
@@ -68,15 +69,11 @@ pub struct Violation {
 
 impl Verdict {
     /// Returns whether it is a [violation](Violation) that shows a loss.
-    #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Violation(violation) if violation.lost)
     }
 
     /// Panics unless the history is linearizable.
-    ///
-    /// # Panics
-    /// With the violation, in words.
     #[track_caller]
     pub fn assert_ok(&self) {
         assert!(matches!(self, Self::Linearizable { .. }), "{self}");
@@ -106,7 +103,6 @@ impl fmt::Display for Violation {
 }
 
 /// Checks a history, given in any order, and stops at the first key that no order explains.
-#[must_use]
 pub fn check(history: &[Operation], losses: Losses) -> Verdict {
     let keys = by_key(history);
     let mut found = keys.iter().filter_map(|(key, operations)| judge(history, key, operations, &losses));

@@ -40,10 +40,6 @@ pub struct Taken {
 
 impl Power {
     /// Starts the model, right before the process starts: all that is in `data` is durable. `data` need not exist.
-    ///
-    /// # Panics
-    /// When it can't be read, or the journal can't be emptied.
-    #[must_use]
     pub fn on(data: &Path, journal: &Path) -> Self {
         fs::write(journal, []).expect("a journal");
         let mut model = Model::default();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_tests::{Deadlines, Link, Links, Workload, until};
 
-use crate::row::Row;
+use crate::row::{Row, Who};
 
 /// Longer than a call's first try, and than the keep-alive of a connection.
 const SPELL: Duration = Duration::from_secs(3);
@@ -24,8 +24,7 @@ pub(crate) fn row(fault: &'static str, role: &'static str) -> Row {
 /// No call of a client gets to the leader and its answer back. Calls end within their deadlines, and say so.
 async fn from_leader(fault: &'static str, role: &'static str, cut: impl Fn(&Links, usize)) {
     row(fault, role)
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             cut(round.cluster.links(), leader);
             round.hit().await;
             tokio::time::sleep(SPELL).await;
@@ -73,8 +72,7 @@ async fn reset() {
 #[tokio::test]
 async fn half_open() {
     row("half-open connections", "clients to the leader, reset after 5 s")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let links = round.cluster.links();
             links.between(&[leader], &[links.clients()], Link::Silent);
             round.hit().await;
@@ -109,7 +107,6 @@ async fn delay() {
     badly("delay 20 to 40 ms", link).await;
 }
 
-#[tokio::test]
-async fn loss() {
-    badly("loss of 5 %", Link::Lossy { one_in: 20 }).await;
+rows! {
+    loss => badly("loss of 5 %", Link::Lossy { one_in: 20 });
 }

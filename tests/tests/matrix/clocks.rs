@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_tests::{Cluster, Link, http_get, until};
 
 use crate::partitions::leader_alone;
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 
 const HOUR: i64 = 3_600;
 /// How long a clock is off: drifting apart takes time.
@@ -32,8 +32,7 @@ async fn set_off(cluster: &Cluster, by: impl Fn(usize) -> i64) {
 #[tokio::test]
 async fn wall_clock_jumps() {
     Row::new("wall clock jumps by an hour", "leader, forward, then back; then the others the other way")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             set_off(round.cluster, |master| if master == leader { HOUR } else { 0 }).await;
             round.hit().await;
             tokio::time::sleep(SPELL).await;
@@ -57,8 +56,7 @@ async fn restarted(round: &mut Round<'_>, master: usize, ppm: i64) {
 /// clock its lease lasts longer than the others, whose clocks are fast, promised not to vote.
 async fn rates(role: &'static str, leader_ppm: i64, others_ppm: i64) {
     Row::new("monotonic clocks 10 % apart, partition", role)
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             for master in 0..round.cluster.masters.len() {
                 restarted(round, master, if master == follower { leader_ppm } else { others_ppm }).await;
             }
@@ -80,12 +78,7 @@ async fn rates(role: &'static str, leader_ppm: i64, others_ppm: i64) {
         .await;
 }
 
-#[tokio::test]
-async fn clock_fast() {
-    rates("leader alone, fast, all others slow", 50_000, -50_000).await;
-}
-
-#[tokio::test]
-async fn clock_slow() {
-    rates("leader alone, slow, all others fast", -50_000, 50_000).await;
+rows! {
+    clock_fast => rates("leader alone, fast, all others slow", 50_000, -50_000);
+    clock_slow => rates("leader alone, slow, all others fast", -50_000, 50_000);
 }

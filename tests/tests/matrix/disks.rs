@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_tests::{Cluster, DiskError, Faulty, eventually, http_get, until};
 
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 
 /// How long a slow disk is slow that nobody leaves.
 const SPELL: Duration = Duration::from_secs(4);
@@ -41,8 +41,7 @@ async fn handovers(cluster: &Cluster, master: usize) -> u64 {
 /// A leader whose disk is slow hands over because of it. That another leads does not say so.
 async fn slow_leader(fault: &'static str, by: Duration) {
     Row::new(fault, "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let before = handovers(round.cluster, leader).await;
             slow(round, leader, by).await;
             round.hit().await;
@@ -55,26 +54,16 @@ async fn slow_leader(fault: &'static str, by: Duration) {
         .await;
 }
 
-#[tokio::test]
-async fn slow_disk_leader_150ms() {
-    slow_leader(IS_RATHER_SLOW, RATHER_SLOW).await;
-}
-
-#[tokio::test]
-async fn slow_disk_leader_300ms() {
-    slow_leader(IS_SLOW, SLOW).await;
-}
-
-#[tokio::test]
-async fn slow_disk_leader_2s() {
-    slow_leader(IS_VERY_SLOW, VERY_SLOW).await;
+rows! {
+    slow_disk_leader_150ms => slow_leader(IS_RATHER_SLOW, RATHER_SLOW);
+    slow_disk_leader_300ms => slow_leader(IS_SLOW, SLOW);
+    slow_disk_leader_2s => slow_leader(IS_VERY_SLOW, VERY_SLOW);
 }
 
 #[tokio::test]
 async fn slow_disk_follower() {
     Row::new(IS_VERY_SLOW, "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             slow(round, follower, VERY_SLOW).await;
             round.struck();
             tokio::time::sleep(SPELL).await;
@@ -101,8 +90,7 @@ async fn nobody_leaves(
 ) {
     Row::new(fault, role)
         .live_within(live_within)
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let before = all_handovers(round.cluster).await;
             for master in whose(leader) {
                 slow(round, master, by).await;
@@ -147,8 +135,7 @@ async fn slow_disk_all_leader_killed() {
     Row::new("kill -9, syncs 150 ms longer", "leader, all disks alike, --raft-timing wan")
         .cluster(|cluster| cluster.master_args(["--raft-timing", "wan"]))
         .live_within(Duration::from_secs(22))
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             for master in 0..round.cluster.masters.len() {
                 slow(round, master, RATHER_SLOW).await;
             }
@@ -165,7 +152,7 @@ async fn slow_disk_all_leader_killed() {
         .await;
 }
 
-async fn stuck(round: &Round<'_>, master: usize) {
+async fn stuck(round: &mut Round<'_>, master: usize) {
     let before = round.cluster.faulty(master).struck();
     round.cluster.faulty(master).stick_syncs(true);
     until("a sync is stuck", async || round.cluster.faulty(master).struck() > before).await;
@@ -176,24 +163,9 @@ async fn stuck(round: &Round<'_>, master: usize) {
     round.cluster.faulty(master).stick_syncs(false);
 }
 
-#[tokio::test]
-async fn stuck_disk_leader() {
-    Row::new("stuck disk", "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
-            stuck(round, leader).await;
-        })
-        .await;
-}
-
-#[tokio::test]
-async fn stuck_disk_follower() {
-    Row::new("stuck disk", "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
-            stuck(round, follower).await;
-        })
-        .await;
+rows! {
+    stuck_disk_leader => Row::new("stuck disk", "leader").run_at(Who::Leader, stuck);
+    stuck_disk_follower => Row::new("stuck disk", "follower").run_at(Who::Follower, stuck);
 }
 
 /// Waits until it has ended by itself, its last line saying why.
@@ -223,50 +195,17 @@ async fn broken(
     round.cluster.masters[master].start();
 }
 
-async fn broken_leader(fault: &'static str, error: DiskError, of: impl Fn(&Faulty, Option<DiskError>)) {
-    Row::new(fault, "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
-            broken(round, leader, error, &of).await;
-        })
+async fn breaks(fault: &'static str, who: Who, error: DiskError, of: impl Fn(&Faulty, Option<DiskError>)) {
+    Row::new(fault, who.role())
+        .run_at(who, async |round, master| broken(round, master, error, &of).await)
         .await;
 }
 
-async fn broken_follower(fault: &'static str, error: DiskError, of: impl Fn(&Faulty, Option<DiskError>)) {
-    Row::new(fault, "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
-            broken(round, follower, error, &of).await;
-        })
-        .await;
-}
-
-#[tokio::test]
-async fn failing_sync_leader() {
-    broken_leader("EIO on sync", DiskError::Io, Faulty::fail_syncs).await;
-}
-
-#[tokio::test]
-async fn failing_sync_follower() {
-    broken_follower("EIO on sync", DiskError::Io, Faulty::fail_syncs).await;
-}
-
-#[tokio::test]
-async fn failing_write_leader() {
-    broken_leader("EIO on write", DiskError::Io, Faulty::fail_writes).await;
-}
-
-#[tokio::test]
-async fn failing_write_follower() {
-    broken_follower("EIO on write", DiskError::Io, Faulty::fail_writes).await;
-}
-
-#[tokio::test]
-async fn full_disk_leader() {
-    broken_leader("ENOSPC on write", DiskError::Full, Faulty::fail_writes).await;
-}
-
-#[tokio::test]
-async fn full_disk_follower() {
-    broken_follower("ENOSPC on write", DiskError::Full, Faulty::fail_writes).await;
+rows! {
+    failing_sync_leader => breaks("EIO on sync", Who::Leader, DiskError::Io, Faulty::fail_syncs);
+    failing_sync_follower => breaks("EIO on sync", Who::Follower, DiskError::Io, Faulty::fail_syncs);
+    failing_write_leader => breaks("EIO on write", Who::Leader, DiskError::Io, Faulty::fail_writes);
+    failing_write_follower => breaks("EIO on write", Who::Follower, DiskError::Io, Faulty::fail_writes);
+    full_disk_leader => breaks("ENOSPC on write", Who::Leader, DiskError::Full, Faulty::fail_writes);
+    full_disk_follower => breaks("ENOSPC on write", Who::Follower, DiskError::Full, Faulty::fail_writes);
 }

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use mc_tests::{Cluster, http_get, until};
 
 use crate::membership::{added, removed};
-use crate::row::{Round, Row, apart};
+use crate::row::{Round, Row, Who, apart};
 
 /// Long enough that nothing of what the cluster did when it formed keeps it going.
 const IDLE: Duration = Duration::from_secs(15);
@@ -41,34 +41,13 @@ async fn term(cluster: &Cluster) -> u64 {
     cluster.status(leader).await.expect("the leader answers").term
 }
 
-#[tokio::test]
-async fn lan_10_ms() {
-    idle("lan", 10, "round trip of 10 ms").await;
-}
-
-#[tokio::test]
-async fn lan_30_ms() {
-    idle("lan", 30, "round trip of 30 ms").await;
-}
-
-#[tokio::test]
-async fn lan_60_ms() {
-    idle("lan", 60, "round trip of 60 ms").await;
-}
-
-#[tokio::test]
-async fn lan_75_ms() {
-    idle("lan", 75, "round trip of 75 ms, the longest of lan").await;
-}
-
-#[tokio::test]
-async fn wan_200_ms() {
-    idle("wan", 200, "round trip of 200 ms, wan").await;
-}
-
-#[tokio::test]
-async fn wan_250_ms() {
-    idle("wan", 250, "round trip of 250 ms, the longest of wan").await;
+rows! {
+    lan_10_ms => idle("lan", 10, "round trip of 10 ms");
+    lan_30_ms => idle("lan", 30, "round trip of 30 ms");
+    lan_60_ms => idle("lan", 60, "round trip of 60 ms");
+    lan_75_ms => idle("lan", 75, "round trip of 75 ms, the longest of lan");
+    wan_200_ms => idle("wan", 200, "round trip of 200 ms, wan");
+    wan_250_ms => idle("wan", 250, "round trip of 250 ms, the longest of wan");
 }
 
 /// The leader says that it can't write, wherever somebody looks, and takes it back when the network is as it was.
@@ -121,8 +100,7 @@ async fn kill_leader_at_75_ms() {
     Row::new("kill -9 at a round trip of 75 ms", "leader")
         .live_within(Duration::from_secs(8))
         .round_trip(Duration::from_millis(75))
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             round.cluster.masters[leader].kill9();
             round.hit().await;
             round.struck();
@@ -136,8 +114,7 @@ async fn kill_leader_at_75_ms() {
 async fn members_change_at_75_ms() {
     Row::new("members remove, then members add, at a round trip of 75 ms", "follower")
         .round_trip(Duration::from_millis(75))
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             let address = removed(round, follower).await;
             added(round.cluster, &address).await;
             delayed(round).await;

@@ -6,7 +6,7 @@ use mc_tests::until;
 use mc_types::PutId;
 
 use crate::membership::replaced_by_itself;
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 
 const TORN_TAIL: &str = "log torn off at a known entry";
 const BIT_FLIP: &str = "bit flip in a known entry of the log";
@@ -68,22 +68,8 @@ async fn damaged(round: &mut Round<'_>, master: usize, damage: Damage) {
     replaced_by_itself(round.cluster, &before).await;
 }
 
-async fn damaged_leader(fault: &'static str, damage: Damage) {
-    Row::new(fault, "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
-            damaged(round, leader, damage).await;
-        })
-        .await;
-}
-
-async fn damaged_follower(fault: &'static str, damage: Damage) {
-    Row::new(fault, "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
-            damaged(round, follower, damage).await;
-        })
-        .await;
+async fn row(fault: &'static str, who: Who, damage: Damage) {
+    Row::new(fault, who.role()).run_at(who, async |round, master| damaged(round, master, damage).await).await;
 }
 
 fn tear(bytes: &mut [u8], at: &[usize]) {
@@ -94,22 +80,9 @@ fn flip(bytes: &mut [u8], at: &[usize]) {
     at.iter().for_each(|at| bytes[*at] ^= 0x10);
 }
 
-#[tokio::test]
-async fn torn_tail() {
-    damaged_follower(TORN_TAIL, tear).await;
-}
-
-#[tokio::test]
-async fn torn_tail_leader() {
-    damaged_leader(TORN_TAIL, tear).await;
-}
-
-#[tokio::test]
-async fn bit_flip() {
-    damaged_follower(BIT_FLIP, flip).await;
-}
-
-#[tokio::test]
-async fn bit_flip_leader() {
-    damaged_leader(BIT_FLIP, flip).await;
+rows! {
+    torn_tail => row(TORN_TAIL, Who::Follower, tear);
+    torn_tail_leader => row(TORN_TAIL, Who::Leader, tear);
+    bit_flip => row(BIT_FLIP, Who::Follower, flip);
+    bit_flip_leader => row(BIT_FLIP, Who::Leader, flip);
 }

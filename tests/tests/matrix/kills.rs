@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::evictions;
-use crate::row::Row;
+use crate::row::{Row, Who};
 use crate::witness::{Call, Witness};
 
 /// The longest election timeout: a lease is shorter.
@@ -14,8 +14,7 @@ const LEASE: Duration = Duration::from_millis(300);
 #[tokio::test]
 async fn kill_leader() {
     Row::new("kill -9", "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             round.cluster.masters[leader].kill9();
             round.hit().await;
             round.struck();
@@ -47,8 +46,7 @@ async fn kill_leader_of_an_evicting_pool() {
 #[tokio::test]
 async fn kill_follower() {
     Row::new("kill -9", "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             round.cluster.masters[follower].kill9();
             round.struck();
             round.running.acknowledged(50).await;

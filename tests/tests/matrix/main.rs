@@ -8,6 +8,19 @@
 //! how long no put was acknowledged, round by round (median and longest), and that every answer the clients saw fits
 //! one order of events in which nothing acknowledged was lost.
 
+/// Rows, each a test: its name, and what runs it.
+macro_rules! rows {
+    ($($(#[$doc:meta])* $name:ident => $row:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[tokio::test]
+            async fn $name() {
+                $row.await;
+            }
+        )*
+    };
+}
+
 mod clients;
 mod clocks;
 mod disks;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_tests::{Cluster, mcctl, until, until_within};
 
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 
 /// A leader swaps once a minute at most.
 const SWAPPED: Duration = Duration::from_secs(150);
@@ -43,10 +43,9 @@ pub(crate) async fn added(cluster: &Cluster, address: &str) {
     until("it is added", async || mcctl(cluster, &["members", "add", address]).await.0 == 0).await;
 }
 
-async fn replaced(role: &'static str, leads: bool) {
+async fn replaced(role: &'static str, who: Who) {
     Row::new("members remove, then members add", role)
-        .run(async |round| {
-            let master = if leads { round.leader().await } else { round.cluster.follower().await };
+        .run_at(who, async |round, master| {
             // It leads when it is asked to go.
             round.hit().await;
             let address = removed(round, master).await;
@@ -56,14 +55,9 @@ async fn replaced(role: &'static str, leads: bool) {
         .await;
 }
 
-#[tokio::test]
-async fn replace_leader() {
-    replaced("leader, which removes itself", true).await;
-}
-
-#[tokio::test]
-async fn replace_follower() {
-    replaced("follower", false).await;
+rows! {
+    replace_leader => replaced("leader, which removes itself", Who::Leader);
+    replace_follower => replaced("follower", Who::Follower);
 }
 
 #[tokio::test]
@@ -95,19 +89,13 @@ async fn lost_its_disk(round: &mut Round<'_>, master: usize) {
 #[tokio::test]
 async fn disk_lost() {
     Row::new("data directory deleted", "follower, swapped for what starts in its place")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
-            lost_its_disk(round, follower).await;
-        })
+        .run_at(Who::Follower, lost_its_disk)
         .await;
 }
 
 #[tokio::test]
 async fn disk_lost_leader() {
     Row::new("data directory deleted", "leader, swapped for what starts in its place")
-        .run(async |round| {
-            let leader = round.leader().await;
-            lost_its_disk(round, leader).await;
-        })
+        .run_at(Who::Leader, lost_its_disk)
         .await;
 }

@@ -6,7 +6,7 @@ use mc_client::{Put, PutOptions};
 use mc_tests::{Link, until};
 use tokio::time::Instant;
 
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 
 const SPELL: Duration = Duration::from_secs(3);
 const BANDWIDTH: u64 = 128 << 10;
@@ -61,7 +61,7 @@ async fn narrow() {
 }
 
 /// The other end is gone and nobody says so: what was connected hears nothing, and is reset much later.
-async fn half_open(round: &Round<'_>, master: usize) {
+async fn half_open(round: &mut Round<'_>, master: usize) {
     let links = round.cluster.links();
     links.between(&[master], &links.other_masters(master), Link::Silent);
     round.hit().await;
@@ -73,22 +73,7 @@ async fn half_open(round: &Round<'_>, master: usize) {
     links.heal();
 }
 
-#[tokio::test]
-async fn half_open_leader() {
-    Row::new("half-open connections", "leader, reset after 5 s")
-        .run(async |round| {
-            let leader = round.leader().await;
-            half_open(round, leader).await;
-        })
-        .await;
-}
-
-#[tokio::test]
-async fn half_open_follower() {
-    Row::new("half-open connections", "follower, reset after 5 s")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
-            half_open(round, follower).await;
-        })
-        .await;
+rows! {
+    half_open_leader => Row::new("half-open connections", "leader, reset after 5 s").run_at(Who::Leader, half_open);
+    half_open_follower => Row::new("half-open connections", "follower, reset after 5 s").run_at(Who::Follower, half_open);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_tests::{Link, Links, until};
 use tokio::time::Instant;
 
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 use crate::witness::{ALL, Witness};
 
 /// How long a partition lasts: several elections.
@@ -53,8 +53,7 @@ async fn partition_leader_reset() {
 #[tokio::test]
 async fn partition_leader_with_its_clients_gone() {
     Row::new("partition", "leader alone, clients cut off from it too")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let links = round.cluster.links();
             links.between(&[leader], &links.other_masters(leader), Link::Silent);
             links.between(&[leader], &[links.clients()], Link::Silent);
@@ -69,8 +68,7 @@ async fn partition_leader_with_its_clients_gone() {
 #[tokio::test]
 async fn partition_follower_alone() {
     Row::new("partition", "follower alone")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             let links = round.cluster.links();
             links.between(&[follower], &links.other_masters(follower), Link::Silent);
             tokio::time::sleep(PARTITION).await;
@@ -115,8 +113,7 @@ async fn partition_nobody_hears_leader() {
 async fn partition_bridge() {
     Row::new("partition with a bridge", "five masters, the leader on one side")
         .cluster(|cluster| cluster.masters(5))
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let at = |n: usize| (leader + n) % 5;
             let before = round.terms().await;
             round.cluster.links().between(&[leader, at(1)], &[at(2), at(3)], Link::Silent);
@@ -136,8 +133,7 @@ async fn partition_bridge() {
 #[tokio::test]
 async fn partition_bridge_leads() {
     Row::new("partition with a bridge", "three masters, the leader is the bridge and leads on")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             round.cluster.links().between(&[(leader + 1) % 3], &[(leader + 2) % 3], Link::Silent);
             round.hit().await;
             tokio::time::sleep(PARTITION).await;
@@ -191,8 +187,7 @@ async fn restart_within_the_lease() {
     Row::new("restart within the lease", "the follower that still hears the leader, then does not")
         .cluster(|cluster| cluster.master_args(SLOW_TIMING))
         .live_within(Duration::from_secs(8))
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let [away, other] = [(leader + 1) % 3, (leader + 2) % 3];
             let witness = Witness::of(round.cluster, leader).await;
             let links = round.cluster.links();

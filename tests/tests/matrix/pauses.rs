@@ -7,7 +7,7 @@ use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::evictions;
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 use crate::witness::{ALL, Witness};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -35,8 +35,7 @@ async fn pause(round: &Round<'_>, masters: &[usize], span: Duration) {
 #[tokio::test]
 async fn pause_leader_300ms() {
     Row::new(FOR_SHORT, "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             let over = Instant::now() + SHORT;
             round.cluster.masters[leader].pause().await;
@@ -56,8 +55,7 @@ async fn pause_leader_300ms() {
 /// meanwhile lies before it: it must not answer from a lease that was good when it was stopped, and steps aside.
 async fn deposed(fault: &'static str, span: Duration) {
     Row::new(fault, "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             let stopped = Instant::now();
             round.cluster.masters[leader].pause().await;
@@ -76,14 +74,9 @@ async fn deposed(fault: &'static str, span: Duration) {
         .await;
 }
 
-#[tokio::test]
-async fn pause_leader_2s() {
-    deposed(FOR_AN_ELECTION, ELECTION).await;
-}
-
-#[tokio::test]
-async fn pause_leader_10s() {
-    deposed(FOR_LONG, LONG).await;
+rows! {
+    pause_leader_2s => deposed(FOR_AN_ELECTION, ELECTION);
+    pause_leader_10s => deposed(FOR_LONG, LONG);
 }
 
 /// The old leader may have proposed evictions, and marked what it evicts, when it is stopped. Another one evicts meanwhile.
@@ -108,21 +101,15 @@ async fn pause_leader_of_an_evicting_pool() {
 
 async fn follower(fault: &'static str, span: Duration) {
     Row::new(fault, "follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             pause(round, &[follower], span).await;
         })
         .await;
 }
 
-#[tokio::test]
-async fn pause_follower_300ms() {
-    follower(FOR_SHORT, SHORT).await;
-}
-
-#[tokio::test]
-async fn pause_follower_10s() {
-    follower(FOR_LONG, LONG).await;
+rows! {
+    pause_follower_300ms => follower(FOR_SHORT, SHORT);
+    pause_follower_10s => follower(FOR_LONG, LONG);
 }
 
 async fn all(fault: &'static str, span: Duration) {
@@ -134,12 +121,7 @@ async fn all(fault: &'static str, span: Duration) {
         .await;
 }
 
-#[tokio::test]
-async fn pause_all_300ms() {
-    all(FOR_SHORT, SHORT).await;
-}
-
-#[tokio::test]
-async fn pause_all_10s() {
-    all(FOR_LONG, LONG).await;
+rows! {
+    pause_all_300ms => all(FOR_SHORT, SHORT);
+    pause_all_10s => all(FOR_LONG, LONG);
 }

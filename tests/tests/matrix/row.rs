@@ -44,6 +44,23 @@ pub(crate) struct Row {
     puts: usize,
 }
 
+/// The master that the fault of [`Row::run_at`] is meant for.
+#[derive(Clone, Copy)]
+pub(crate) enum Who {
+    Leader,
+    Follower,
+}
+
+impl Who {
+    /// Its role in the table of docs/fault-matrix.md.
+    pub(crate) fn role(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+        }
+    }
+}
+
 /// Watches a cluster that no client uses yet.
 type Rest = Box<dyn for<'a> FnOnce(&'a Cluster) -> LocalBoxFuture<'a, ()>>;
 
@@ -285,6 +302,18 @@ impl Row {
     ) -> Self {
         self.rest = Some(Box::new(rest));
         self
+    }
+
+    /// Runs rounds whose fault is meant for one master: see [`Self::run`].
+    pub(crate) async fn run_at(self, who: Who, mut round: impl AsyncFnMut(&mut Round<'_>, usize)) {
+        self.run(async |this| {
+            let master = match who {
+                Who::Leader => this.leader().await,
+                Who::Follower => this.cluster.follower().await,
+            };
+            round(this, master).await;
+        })
+        .await;
     }
 
     /// Runs the rounds. `round` makes the fault and takes it back; it does not wait for the service to be back.

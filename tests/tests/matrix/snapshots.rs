@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_tests::{Cluster, Link, Mix, Workload, fill, mcctl, until};
 
 use crate::membership::{added, removed};
-use crate::row::Row;
+use crate::row::{Row, Who};
 
 const EVERY: [&str; 4] = ["--snapshot-log-entries", "400", "--keep-log-entries", "100"];
 /// Puts after which the log of a follower that was away ends before that of the leader begins: two entries each.
@@ -28,8 +28,7 @@ fn row(role: &'static str) -> Row {
 #[tokio::test]
 async fn snapshot_to_lagging_follower() {
     row("follower")
-        .run(async |round| {
-            let follower = round.cluster.follower().await;
+        .run_at(Who::Follower, async |round, follower| {
             let taken =
                 |cluster: &Cluster| cluster.masters[follower].output().matches("took a snapshot").count();
             let before = taken(round.cluster);
@@ -45,8 +44,7 @@ async fn snapshot_to_lagging_follower() {
 #[tokio::test]
 async fn leader_killed_while_it_sends_a_snapshot() {
     row("leader, killed while a follower is sent one")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let follower = (leader + 1) % 3;
             round.cluster.masters[follower].kill9();
             round.running.acknowledged(PUTS).await;

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::row::{Round, Row};
+use crate::row::{Round, Row, Who};
 use crate::witness::Direct;
 
 const SPELL: Duration = Duration::from_secs(3);
@@ -144,8 +144,7 @@ async fn hold(mut connection: TcpStream, first: &[u8]) {
 #[tokio::test]
 async fn idle_connections() {
     Row::new("200 silent connections to each port, 64 descriptors", "leader")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let limit = round.cluster.masters[leader].limit_descriptors(FEW);
             let ports = [
                 round.cluster.master_address(leader).to_owned(),
@@ -176,8 +175,7 @@ async fn idle_connections() {
 #[tokio::test]
 async fn trickling_headers() {
     Row::new("300 HTTP requests at a byte a second, 64 descriptors", "leader, which leads on")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             let limit = round.cluster.masters[leader].limit_descriptors(FEW);
             let flood = Flood::of(300, round.cluster.master_http(leader), b"GET /livez HTTP/1.1\r\nx: ");
             flood.closed(300).await;
@@ -197,8 +195,7 @@ async fn trickling_headers() {
 #[tokio::test]
 async fn no_descriptors() {
     Row::new("no more descriptors", "leader, which hands over")
-        .run(async |round| {
-            let leader = round.leader().await;
+        .run_at(Who::Leader, async |round, leader| {
             // A closed connection leaves a descriptor free, so the limit follows.
             let no_more = |process: &Process| process.limit_descriptors(process.first_free_descriptor());
             let limit = no_more(&round.cluster.masters[leader]);
@@ -229,11 +226,10 @@ fn asking_as_needed(cluster: ClusterBuilder) -> ClusterBuilder {
 /// The process is expected to end: an allocation that is refused aborts it, and the words of that are in its log. One
 /// that fails elsewhere (a thread's stack, say) may be survived, or end it with an error. Either way the others go on,
 /// and with memory again, after a restart if it ended, it is as good as before.
-async fn no_memory(role: &'static str, leads: bool) {
-    Row::new("no more memory than it has, under calls of 8 MiB", role)
+async fn no_memory(who: Who) {
+    Row::new("no more memory than it has, under calls of 8 MiB", who.role())
         .cluster(asking_as_needed)
-        .run(async |round| {
-            let master = if leads { round.leader().await } else { round.cluster.follower().await };
+        .run_at(who, async |round, master| {
             let limit = starve(round, master).await;
             round.hit().await;
             round.struck();
@@ -270,12 +266,7 @@ async fn starve(round: &Round<'_>, master: usize) -> u64 {
     limit
 }
 
-#[tokio::test]
-async fn no_memory_leader() {
-    no_memory("leader", true).await;
-}
-
-#[tokio::test]
-async fn no_memory_follower() {
-    no_memory("follower", false).await;
+rows! {
+    no_memory_leader => no_memory(Who::Leader);
+    no_memory_follower => no_memory(Who::Follower);
 }

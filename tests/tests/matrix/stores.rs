@@ -74,9 +74,8 @@ async fn delay_for_clients() {
     badly("delay 20 to 40 ms", link).await;
 }
 
-#[tokio::test]
-async fn narrow_for_clients() {
-    badly("bandwidth 1 MiB/s", Link::Narrow { bytes_per_second: 1 << 20 }).await;
+rows! {
+    narrow_for_clients => badly("bandwidth 1 MiB/s", Link::Narrow { bytes_per_second: 1 << 20 });
 }
 
 /// The masters do not hear the store, which clients still reach: no put is placed there, and what it holds is there again
@@ -95,12 +94,7 @@ async fn from_masters(fault: &'static str, role: &'static str, link: Link) {
         .await;
 }
 
-#[tokio::test]
-async fn cut_off_from_masters() {
-    from_masters("partition", "the only store from all masters", Link::Silent).await;
-}
-
-#[tokio::test]
-async fn reset_for_masters() {
-    from_masters("partition", "the only store from all masters, connections reset", Link::Cut).await;
+rows! {
+    cut_off_from_masters => from_masters("partition", "the only store from all masters", Link::Silent);
+    reset_for_masters => from_masters("partition", "the only store from all masters, connections reset", Link::Cut);
 }

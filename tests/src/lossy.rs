@@ -5,6 +5,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_client::MasterClient, master_server::Master, master_server::MasterServer};
@@ -163,6 +164,25 @@ fn all_promised(results: &[v1::PutEndResult]) -> Answers {
     results.iter().map(|result| Some(result.code.to_string())).collect()
 }
 
+/// Methods that are the master's own, written as `async_trait` writes an async method, because it does not look into a macro.
+macro_rules! passed_on {
+    ($($method:ident($request:ident) -> $reply:ident;)*) => {
+        $(
+            fn $method<'a, 'b>(
+                &'a self,
+                request: Request<v1::$request>,
+            ) -> BoxFuture<'b, Result<Response<v1::$reply>, Status>>
+            where
+                'a: 'b,
+                Self: 'b,
+            {
+                let mut master = self.master.clone();
+                Box::pin(async move { master.$method(request.into_inner()).await })
+            }
+        )*
+    };
+}
+
 type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -187,10 +207,6 @@ impl Master for Proxy {
         Ok(Response::new(Box::pin(events)))
     }
 
-    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        self.master.clone().status(request.into_inner()).await
-    }
-
     async fn batch_exist(
         &self,
         request: Request<v1::BatchExistRequest>,
@@ -209,27 +225,6 @@ impl Master for Proxy {
         let call = call_of("get", request.caller.as_ref(), &request.keys);
         let reply = self.master.clone().batch_get(request).await?;
         self.lose_in_turn(call, reply)
-    }
-
-    async fn batch_describe(
-        &self,
-        request: Request<v1::BatchDescribeRequest>,
-    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
-        self.master.clone().batch_describe(request.into_inner()).await
-    }
-
-    async fn report_mismatch(
-        &self,
-        request: Request<v1::ReportMismatchRequest>,
-    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
-        self.master.clone().report_mismatch(request.into_inner()).await
-    }
-
-    async fn list_keys(
-        &self,
-        request: Request<v1::ListKeysRequest>,
-    ) -> Result<Response<v1::ListKeysReply>, Status> {
-        self.master.clone().list_keys(request.into_inner()).await
     }
 
     async fn batch_put_start(
@@ -276,62 +271,6 @@ impl Master for Proxy {
         self.lose_always()
     }
 
-    async fn remove_all(
-        &self,
-        request: Request<v1::RemoveAllRequest>,
-    ) -> Result<Response<v1::RemoveAllReply>, Status> {
-        self.master.clone().remove_all(request.into_inner()).await
-    }
-
-    async fn batch_drop_replicas(
-        &self,
-        request: Request<v1::BatchDropReplicasRequest>,
-    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
-        self.master.clone().batch_drop_replicas(request.into_inner()).await
-    }
-
-    async fn list_tenants(
-        &self,
-        request: Request<v1::ListTenantsRequest>,
-    ) -> Result<Response<v1::ListTenantsReply>, Status> {
-        self.master.clone().list_tenants(request.into_inner()).await
-    }
-
-    async fn set_tenant(
-        &self,
-        request: Request<v1::SetTenantRequest>,
-    ) -> Result<Response<v1::SetTenantReply>, Status> {
-        self.master.clone().set_tenant(request.into_inner()).await
-    }
-
-    async fn list_members(
-        &self,
-        request: Request<v1::ListMembersRequest>,
-    ) -> Result<Response<v1::ListMembersReply>, Status> {
-        self.master.clone().list_members(request.into_inner()).await
-    }
-
-    async fn transfer_leader(
-        &self,
-        request: Request<v1::TransferLeaderRequest>,
-    ) -> Result<Response<v1::TransferLeaderReply>, Status> {
-        self.master.clone().transfer_leader(request.into_inner()).await
-    }
-
-    async fn mount_store(
-        &self,
-        _: Request<v1::MountStoreRequest>,
-    ) -> Result<Response<v1::MountStoreReply>, Status> {
-        Err(Status::unimplemented("stores talk to the master itself"))
-    }
-
-    async fn unmount_store(
-        &self,
-        _: Request<v1::UnmountStoreRequest>,
-    ) -> Result<Response<v1::UnmountStoreReply>, Status> {
-        Err(Status::unimplemented("stores talk to the master itself"))
-    }
-
     type HeartbeatStream = Sent<v1::StoreHeartbeatReply>;
     async fn heartbeat(
         &self,
@@ -340,38 +279,31 @@ impl Master for Proxy {
         Err(Status::unimplemented("stores talk to the master itself"))
     }
 
-    async fn add_member(
-        &self,
-        _: Request<v1::AddMemberRequest>,
-    ) -> Result<Response<v1::AddMemberReply>, Status> {
-        Err(Status::unimplemented("people talk to the master itself"))
+    mc_testkit::not_served! {
+        "stores talk to the master itself":
+        mount_store(MountStoreRequest) -> MountStoreReply;
+        unmount_store(UnmountStoreRequest) -> UnmountStoreReply;
     }
 
-    async fn remove_member(
-        &self,
-        _: Request<v1::RemoveMemberRequest>,
-    ) -> Result<Response<v1::RemoveMemberReply>, Status> {
-        Err(Status::unimplemented("people talk to the master itself"))
+    mc_testkit::not_served! {
+        "people talk to the master itself":
+        add_member(AddMemberRequest) -> AddMemberReply;
+        remove_member(RemoveMemberRequest) -> RemoveMemberReply;
+        get_config(GetConfigRequest) -> GetConfigReply;
+        set_config(SetConfigRequest) -> SetConfigReply;
+        finish_upgrade(FinishUpgradeRequest) -> FinishUpgradeReply;
     }
 
-    async fn get_config(
-        &self,
-        _: Request<v1::GetConfigRequest>,
-    ) -> Result<Response<v1::GetConfigReply>, Status> {
-        Err(Status::unimplemented("people talk to the master itself"))
-    }
-
-    async fn set_config(
-        &self,
-        _: Request<v1::SetConfigRequest>,
-    ) -> Result<Response<v1::SetConfigReply>, Status> {
-        Err(Status::unimplemented("people talk to the master itself"))
-    }
-
-    async fn finish_upgrade(
-        &self,
-        _: Request<v1::FinishUpgradeRequest>,
-    ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
-        Err(Status::unimplemented("people talk to the master itself"))
+    passed_on! {
+        status(StatusRequest) -> StatusReply;
+        batch_describe(BatchDescribeRequest) -> BatchDescribeReply;
+        report_mismatch(ReportMismatchRequest) -> ReportMismatchReply;
+        list_keys(ListKeysRequest) -> ListKeysReply;
+        remove_all(RemoveAllRequest) -> RemoveAllReply;
+        batch_drop_replicas(BatchDropReplicasRequest) -> BatchDropReplicasReply;
+        list_tenants(ListTenantsRequest) -> ListTenantsReply;
+        set_tenant(SetTenantRequest) -> SetTenantReply;
+        list_members(ListMembersRequest) -> ListMembersReply;
+        transfer_leader(TransferLeaderRequest) -> TransferLeaderReply;
     }
 }

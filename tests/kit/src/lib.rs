@@ -8,6 +8,7 @@ mod daemon;
 mod executable;
 mod http;
 mod links;
+mod not_served;
 mod ports;
 mod report;
 mod seeded;

@@ -279,133 +279,29 @@ impl Master for Fake {
         Ok(Response::new(Box::pin(replies)))
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_exist(
-        &self,
-        _: Request<v1::BatchExistRequest>,
-    ) -> Result<Response<v1::BatchExistReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_get(
-        &self,
-        _: Request<v1::BatchGetRequest>,
-    ) -> Result<Response<v1::BatchGetReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_describe(
-        &self,
-        _: Request<v1::BatchDescribeRequest>,
-    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn report_mismatch(
-        &self,
-        _: Request<v1::ReportMismatchRequest>,
-    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn list_keys(
-        &self,
-        _: Request<v1::ListKeysRequest>,
-    ) -> Result<Response<v1::ListKeysReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_put_start(
-        &self,
-        _: Request<v1::BatchPutStartRequest>,
-    ) -> Result<Response<v1::BatchPutStartReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_put_end(
-        &self,
-        _: Request<v1::BatchPutEndRequest>,
-    ) -> Result<Response<v1::BatchPutEndReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_put_revoke(
-        &self,
-        _: Request<v1::BatchPutRevokeRequest>,
-    ) -> Result<Response<v1::BatchPutRevokeReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_remove(
-        &self,
-        _: Request<v1::BatchRemoveRequest>,
-    ) -> Result<Response<v1::BatchRemoveReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn remove_all(
-        &self,
-        _: Request<v1::RemoveAllRequest>,
-    ) -> Result<Response<v1::RemoveAllReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn batch_drop_replicas(
-        &self,
-        _: Request<v1::BatchDropReplicasRequest>,
-    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn list_tenants(
-        &self,
-        _: Request<v1::ListTenantsRequest>,
-    ) -> Result<Response<v1::ListTenantsReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn set_tenant(
-        &self,
-        _: Request<v1::SetTenantRequest>,
-    ) -> Result<Response<v1::SetTenantReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn list_members(
-        &self,
-        _: Request<v1::ListMembersRequest>,
-    ) -> Result<Response<v1::ListMembersReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-    async fn transfer_leader(
-        &self,
-        _: Request<v1::TransferLeaderRequest>,
-    ) -> Result<Response<v1::TransferLeaderReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-
-    async fn add_member(
-        &self,
-        _: Request<v1::AddMemberRequest>,
-    ) -> Result<Response<v1::AddMemberReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-
-    async fn remove_member(
-        &self,
-        _: Request<v1::RemoveMemberRequest>,
-    ) -> Result<Response<v1::RemoveMemberReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-
-    async fn get_config(
-        &self,
-        _: Request<v1::GetConfigRequest>,
-    ) -> Result<Response<v1::GetConfigReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-
-    async fn set_config(
-        &self,
-        _: Request<v1::SetConfigRequest>,
-    ) -> Result<Response<v1::SetConfigReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
-    }
-
-    async fn finish_upgrade(
-        &self,
-        _: Request<v1::FinishUpgradeRequest>,
-    ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
-        Err(Status::unimplemented("not asked by stores"))
+    mc_testkit::not_served! {
+        "not asked by stores":
+        status(StatusRequest) -> StatusReply;
+        batch_exist(BatchExistRequest) -> BatchExistReply;
+        batch_get(BatchGetRequest) -> BatchGetReply;
+        batch_describe(BatchDescribeRequest) -> BatchDescribeReply;
+        report_mismatch(ReportMismatchRequest) -> ReportMismatchReply;
+        list_keys(ListKeysRequest) -> ListKeysReply;
+        batch_put_start(BatchPutStartRequest) -> BatchPutStartReply;
+        batch_put_end(BatchPutEndRequest) -> BatchPutEndReply;
+        batch_put_revoke(BatchPutRevokeRequest) -> BatchPutRevokeReply;
+        batch_remove(BatchRemoveRequest) -> BatchRemoveReply;
+        remove_all(RemoveAllRequest) -> RemoveAllReply;
+        batch_drop_replicas(BatchDropReplicasRequest) -> BatchDropReplicasReply;
+        list_tenants(ListTenantsRequest) -> ListTenantsReply;
+        set_tenant(SetTenantRequest) -> SetTenantReply;
+        list_members(ListMembersRequest) -> ListMembersReply;
+        transfer_leader(TransferLeaderRequest) -> TransferLeaderReply;
+        add_member(AddMemberRequest) -> AddMemberReply;
+        remove_member(RemoveMemberRequest) -> RemoveMemberReply;
+        get_config(GetConfigRequest) -> GetConfigReply;
+        set_config(SetConfigRequest) -> SetConfigReply;
+        finish_upgrade(FinishUpgradeRequest) -> FinishUpgradeReply;
     }
 }
 

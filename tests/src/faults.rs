@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The faults that a run plans. A test that plans a kill and then checks a run without one proves nothing, so it fails.
+/// The faults that a run plans. A test that plans a kill and then checks a run without one proves nothing, so it fails when this
+/// value is dropped.
 #[derive(Debug, Default)]
 pub struct Faults {
     planned: Vec<Fault>,
@@ -32,23 +33,20 @@ impl Faults {
         self.planned.push(fault.clone());
         fault
     }
+}
 
-    /// Describes the planned faults that did not happen often enough.
-    #[must_use]
-    pub fn missing(&self) -> Vec<String> {
-        let short = self.planned.iter().filter(|fault| fault.count() < fault.at_least);
-        short.map(|fault| format!("{} ({} of {} times)", fault.what, fault.count(), fault.at_least)).collect()
-    }
-
-    /// Asserts at the end of the run that every planned fault happened.
-    ///
-    /// # Panics
-    /// When a planned fault did not happen often enough, or none was planned.
-    #[track_caller]
-    pub fn assert_happened(&self) {
+/// Fails a run that ends without a planned fault, or in which one did not happen often enough.
+impl Drop for Faults {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         assert!(!self.planned.is_empty(), "no fault was planned: this run shows nothing");
-        let missing = self.missing();
-        assert!(missing.is_empty(), "planned faults did not happen: {}", missing.join("; "));
+        let short = self.planned.iter().filter(|fault| fault.count() < fault.at_least);
+        let short =
+            short.map(|fault| format!("{} ({} of {} times)", fault.what, fault.count(), fault.at_least));
+        let short: Vec<_> = short.collect();
+        assert!(short.is_empty(), "planned faults did not happen: {}", short.join("; "));
     }
 }
 
@@ -76,7 +74,6 @@ mod tests {
         kill.happened();
         drop.happened();
         drop.happened();
-        faults.assert_happened();
     }
 
     #[test]
@@ -85,12 +82,11 @@ mod tests {
         let mut faults = Faults::new();
         faults.plan("kill").happened();
         faults.plan_times("dropped reply", 2).happened();
-        faults.assert_happened();
     }
 
     #[test]
     #[should_panic(expected = "shows nothing")]
     fn a_run_without_a_planned_fault_fails() {
-        Faults::new().assert_happened();
+        drop(Faults::new());
     }
 }

@@ -86,7 +86,6 @@ async fn a_pool_that_is_filled_three_times_over_takes_every_put_and_reads_true_b
     assert!(cluster.metric_sum(leader, "mc_evicted_objects_total").await > 0.0);
     cluster.masters[killed.expect("a leader was killed")].start();
     cluster.ready().await;
-    faults.assert_happened();
 }
 
 #[tokio::test]

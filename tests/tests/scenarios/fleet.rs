@@ -93,5 +93,4 @@ async fn a_fleet_comes_back_by_itself_from_a_killed_leader_and_from_a_restart_of
     for store in stores {
         store.stop(Duration::from_secs(2)).await;
     }
-    faults.assert_happened();
 }

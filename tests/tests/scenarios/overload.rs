@@ -389,7 +389,6 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
 
     before.assert_outlived(&cluster, GROWTH + connections as u64 * GROWTH_OF_EACH).await;
     a_put_is_taken(&cluster.client().await, "after the flood").await;
-    faults.assert_happened();
 }
 
 /// Many large replies that nobody reads. They are kept up to a bound, then reads are refused, and puts go on; reads do, too,
@@ -439,7 +438,6 @@ async fn readers_who_do_not_read_cost_reads_and_neither_leadership_nor_memory() 
     .await;
     a_put_is_taken(&client, "after the readers").await;
     before.assert_outlived(&cluster, STALLED_GROWTH).await;
-    faults.assert_happened();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -463,7 +461,6 @@ async fn a_flood_of_puts_goes_on_past_a_follower_that_stands_still() {
     catches_up(&cluster, follower, committed).await;
     a_put_is_taken(&clients[0], "after the flood").await;
     before.assert_outlived(&cluster, GROWTH).await;
-    faults.assert_happened();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -496,5 +493,4 @@ async fn a_flood_of_puts_goes_on_past_a_follower_behind_a_narrow_link() {
     catches_up(&cluster, follower, committed).await;
     a_put_is_taken(&clients[0], "after the flood").await;
     before.assert_outlived(&cluster, GROWTH).await;
-    faults.assert_happened();
 }

@@ -55,5 +55,4 @@ async fn a_rolling_restart_fails_no_call() {
         (0, 0),
         "{errors:#?}"
     );
-    faults.assert_happened();
 }

@@ -107,7 +107,6 @@ async fn a_get_session_outlives_its_leader_and_keeps_its_lease_until_it_is_dropp
         }
     })
     .await;
-    faults.assert_happened();
 }
 
 #[tokio::test]
@@ -161,7 +160,6 @@ async fn a_put_session_outlives_its_leader() {
     assert!(client.connected(Duration::from_secs(60)).await);
     assert_eq!(session.finish().await.unwrap(), Put::Stored);
     assert!(client.get("k").await.unwrap().as_deref() == Some(&bytes[..]), "other bytes came back");
-    faults.assert_happened();
 }
 
 #[tokio::test]
@@ -226,7 +224,6 @@ async fn a_key_is_being_written_from_the_start_of_its_put_to_the_end_for_its_own
     assert!(client.get("k").await.unwrap().as_deref() == Some(&bytes[..]), "other bytes came back");
     start_put(&client, "given up", &PutOptions::default()).await.abort().await.unwrap();
     assert_eq!(client.presence("given up").await.unwrap(), Presence::Absent);
-    faults.assert_happened();
 }
 
 #[tokio::test]
@@ -247,5 +244,4 @@ async fn a_store_that_dies_in_a_put_session_costs_its_replica_only() {
     let found = client.admin().lookup("k").await.unwrap().expect("just put");
     assert_eq!(found.replicas.len(), 1);
     assert!(client.get("k").await.unwrap().as_deref() == Some(&bytes[..]), "other bytes came back");
-    faults.assert_happened();
 }

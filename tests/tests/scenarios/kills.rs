@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mc_tests::checker::{Action, Outcome};
 use mc_tests::{Cluster, Fault, Faults, Mix, Recorder, Workload, digest, until};
@@ -32,38 +32,7 @@ async fn the_leader_is_killed_again_and_again_under_load() {
 }
 
 #[tokio::test]
-async fn a_follower_is_killed_under_load() {
-    let mut cluster = Cluster::builder().start().await;
-    let mut faults = Faults::new();
-    let fault = faults.plan("a follower is killed");
-    let running = workload(2).start(&cluster.client_builder()).await;
-    running.acknowledged(100).await;
-    let follower = cluster.follower().await;
-    kill(&mut cluster, follower, &fault);
-    running.acknowledged(100).await;
-    cluster.masters[follower].start();
-    cluster.ready().await;
-    running.acknowledged(50).await;
-    let history = running.stop().await;
-    history.assert_nothing_lost(&cluster);
-}
-
-#[tokio::test]
-async fn all_masters_are_killed_at_once_under_load_and_come_back_from_their_disks() {
-    let mut cluster = Cluster::builder().start().await;
-    let mut faults = Faults::new();
-    let fault = faults.plan_times("a master is killed", 6);
-    let running = workload(3).start(&cluster.client_builder()).await;
-    for _ in 0..2 {
-        running.acknowledged(100).await;
-        kill_all_and_restart(&mut cluster, &fault).await;
-    }
-    running.acknowledged(100).await;
-    running.stop().await.assert_nothing_lost(&cluster);
-}
-
-#[tokio::test]
-async fn the_same_with_snapshots_and_purges_every_thousand_entries() {
+async fn all_masters_are_killed_at_once_with_snapshots_and_purges_every_thousand_entries() {
     let flags = ["--snapshot-log-entries", "1000", "--keep-log-entries", "100"];
     let mut cluster = Cluster::builder().master_args(flags).start().await;
     let mut faults = Faults::new();
@@ -113,30 +82,6 @@ fn has_snapshot(dir: &std::path::Path) -> bool {
             && (entry.path().is_file()
                 || std::fs::read_dir(entry.path()).is_ok_and(|mut dir| dir.next().is_some()))
     })
-}
-
-#[tokio::test]
-async fn a_leader_that_stops_for_five_seconds_comes_back_as_a_follower_and_tells_nobody_old_news() {
-    let cluster = Cluster::builder().start().await;
-    let mut faults = Faults::new();
-    let fault = faults.plan("the leader is stopped and resumed, and another has led meanwhile");
-    let running = workload(5).start(&cluster.client_builder()).await;
-    running.acknowledged(100).await;
-    let leader = cluster.leader().await;
-    let stopped = Instant::now();
-    cluster.masters[leader].pause().await;
-    running.acknowledged(100).await;
-    // The stop is five seconds long; the load goes on meanwhile.
-    tokio::time::sleep_until((stopped + Duration::from_secs(5)).into()).await;
-    assert_ne!(cluster.find_leader().await, Some(leader));
-    cluster.masters[leader].resume();
-    until("the old leader follows", async || {
-        cluster.status(leader).await.is_some_and(|status| status.role == "follower")
-    })
-    .await;
-    fault.happened();
-    running.acknowledged(100).await;
-    running.stop().await.assert_nothing_lost(&cluster);
 }
 
 #[tokio::test]

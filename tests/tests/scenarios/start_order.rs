@@ -109,16 +109,3 @@ async fn processes_end_with_the_test_runner_that_started_them() {
     cluster.masters[0].ended().await;
     cluster.stores[0].ended().await;
 }
-
-#[tokio::test]
-async fn an_object_that_was_put_is_got_by_another_client() {
-    let cluster = Cluster::builder().start().await;
-    let client = cluster.client().await;
-    let bytes = mc_tests::value("k", 1, 3_274_752);
-    assert_eq!(client.put("k", &bytes).await.unwrap(), Put::Stored);
-    assert_eq!(client.put("k", b"other").await.unwrap(), Put::AlreadyExists);
-    let other = cluster.client().await;
-    assert_eq!(other.get("k").await.unwrap().as_deref(), Some(&bytes[..]));
-    assert!(other.remove("k", true).await.unwrap());
-    assert_eq!(client.get("k").await.unwrap(), None);
-}

@@ -115,6 +115,11 @@ impl Workload {
         }
     }
 
+    /// Makes a workload that removes nothing and seldom meets a key again: what masters forget is missed.
+    pub fn growing(seed: u64) -> Self {
+        Self::new(seed).keys(100_000).sizes(1..512).mix(Mix::GROWING)
+    }
+
     /// Sets the number of clients, each a client of the library.
     pub fn clients(mut self, clients: u32) -> Self {
         self.clients = clients;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_tests::{Cluster, Link, Mix, Workload, fill, mcctl, until};
+use mc_tests::{Cluster, Link, Workload, fill, mcctl, until};
 
 use crate::membership::{added, removed};
 use crate::row::{Row, Who};
@@ -19,10 +19,9 @@ const OBJECTS: u64 = 20_000;
 const LAGS: u64 = 1_000;
 
 fn row(role: &'static str) -> Row {
-    // Nothing is ever removed: whatever a purge or a snapshot forgets is missed.
     Row::new("snapshot install under load, log purged", role)
         .cluster(|cluster| cluster.master_args(EVERY))
-        .workload(Workload::new(4).keys(100_000).sizes(1..512).mix(Mix::GROWING))
+        .workload(Workload::growing(4))
 }
 
 #[tokio::test]

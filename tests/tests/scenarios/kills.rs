@@ -39,9 +39,7 @@ async fn all_masters_are_killed_at_once_with_snapshots_and_purges_every_thousand
     let fault = faults.plan_times("a master is killed", 6);
     let purges = faults.plan_times("a master has a snapshot and has purged what it covers before a kill", 6);
     let mut purged = [0.0; 3];
-    // Nothing is ever removed: whatever a purge or a snapshot forgets is missed.
-    let running =
-        Workload::new(4).keys(100_000).sizes(1..512).mix(Mix::GROWING).start(&cluster.client_builder()).await;
+    let running = Workload::growing(4).start(&cluster.client_builder()).await;
     for _ in 0..2 {
         running.acknowledged(1_500).await;
         for (master, purged) in purged.iter_mut().enumerate() {

@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mc_tests::{
-    Cluster, Fault, Faults, Mix, Process, Running, Workload, eventually, http_get, mcctl, until, until_within,
+    Cluster, Fault, Faults, Process, Running, Workload, eventually, http_get, mcctl, until, until_within,
 };
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
-    // Nothing is removed: what a change of the members loses is missed.
-    let load =
-        Workload::new(seed).pace(Duration::from_millis(2)).keys(100_000).sizes(1..512).mix(Mix::GROWING);
-    load.start(&cluster.client_builder()).await
+    Workload::growing(seed).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await
 }
 
 /// The masters that vote, by their Raft address, as the leader has them.

@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mc_tests::checker::Outcome;
-use mc_tests::{Cluster, Faults, Mix, Process, RollDisk, RollOrder, Running, Workload, eventually, until};
+use mc_tests::{Cluster, Faults, Process, RollDisk, RollOrder, Running, Workload, eventually, until};
 
 const GIVEN_UP: &str = "this master has given up its vote";
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
-    // Nothing is removed: what a roll loses is missed.
-    let load =
-        Workload::new(seed).pace(Duration::from_millis(2)).keys(100_000).sizes(1..512).mix(Mix::GROWING);
-    load.start(&cluster.client_builder()).await
+    Workload::growing(seed).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await
 }
 
 /// The members: their ids, and whether they vote.

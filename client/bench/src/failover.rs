@@ -13,6 +13,7 @@ use mc_types::ByteSize;
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::own_pool::{self, READY_WITHIN, refuse_masters};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FailoverArgs {
@@ -36,7 +37,6 @@ pub(crate) struct FailoverArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pause of a writer between two calls, so that hours of rounds do not fill the pool.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Number of acknowledged puts before each kill.
@@ -66,9 +66,7 @@ struct Report {
 }
 
 pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        bail!("bench failover kills masters, so it runs only on a pool that it starts: leave --masters out");
-    }
+    refuse_masters(global, "bench failover kills masters, so it runs only on a pool that it starts")?;
     if args.size.0 == 0 {
         bail!("--size is 0: an object has at least one byte");
     }
@@ -82,13 +80,7 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
             human_bytes(most)
         );
     }
-    let mut shape = Shape::three_and_two(most);
-    shape.data_dir.clone_from(&args.data_dir);
-    let mut cluster = Cluster::start(&shape)?;
-    cluster.wait_ready(READY_WITHIN).await?;
-    let disk = cluster.dir().to_owned();
-    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-    let machine = machine.context("cannot measure this machine")?;
+    let (mut cluster, machine) = own_pool::start(Shape::three_and_two(most), args.data_dir.as_ref()).await?;
 
     let space = Keyspace::uniform("failover".to_owned(), args.size.0 as usize);
     let ledger = Ledger::new(space);

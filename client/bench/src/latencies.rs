@@ -47,6 +47,12 @@ pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
+/// Returns the middle one of the values, the higher of two; 0 if there is none.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Duration of each measurement.
@@ -25,8 +26,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Measures all three limits, with fdatasync in `dir`. Blocks for about a second.
-    pub(crate) fn measure(dir: &Path) -> io::Result<Self> {
+    /// Measures all three limits, with fdatasync in `dir`, for about a second.
+    pub(crate) async fn measure(dir: PathBuf) -> Result<Self> {
+        let measured = tokio::task::spawn_blocking(move || Self::measure_now(&dir)).await?;
+        measured.context("cannot measure this machine")
+    }
+
+    fn measure_now(dir: &Path) -> io::Result<Self> {
         Ok(Self {
             loopback_mib_s: loopback()?,
             memcpy_mib_s: memcpy(),
@@ -104,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_limit_is_measured() {
-        let machine = Machine::measure(&std::env::temp_dir()).unwrap();
+        let machine = Machine::measure_now(&std::env::temp_dir()).unwrap();
         assert!(machine.loopback_mib_s > 0.0 && machine.memcpy_mib_s > 0.0 && machine.fdatasync_p50_us > 0.0);
     }
 }

@@ -9,6 +9,8 @@ mod latencies;
 mod load;
 mod machine;
 mod masters;
+mod own_pool;
+mod process;
 mod replay;
 mod restart;
 mod transfer;

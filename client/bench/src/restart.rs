@@ -16,6 +16,8 @@ use serde::Serialize;
 
 use crate::latencies::round;
 use crate::machine::Machine;
+use crate::own_pool::{self, READY_WITHIN, refuse_masters};
+use crate::process::cpu_seconds;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RestartArgs {
@@ -27,7 +29,6 @@ pub(crate) struct RestartArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit after which a restart counts as failed.
 const UP_WITHIN: Duration = Duration::from_secs(120);
 /// Number of callers that fill the log, and of objects in each call: the fastest combination (docs/results/puts.md).
@@ -59,16 +60,9 @@ struct Report {
 }
 
 pub(crate) async fn bench(global: &Global, args: &RestartArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        bail!("bench restart kills masters, so it runs only on a pool that it starts: leave --masters out");
-    }
-    let mut shape = Shape::three_and_two(2 * OBJECTS * 4096);
-    shape.data_dir.clone_from(&args.data_dir);
-    let mut cluster = Cluster::start(&shape)?;
-    cluster.wait_ready(READY_WITHIN).await?;
-    let disk = cluster.dir().to_owned();
-    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-    let machine = machine.context("cannot measure this machine")?;
+    refuse_masters(global, "bench restart kills masters, so it runs only on a pool that it starts")?;
+    let shape = Shape::three_and_two(2 * OBJECTS * 4096);
+    let (mut cluster, machine) = own_pool::start(shape, args.data_dir.as_ref()).await?;
     let outcome = restart(&mut cluster, args, machine).await;
     let report = outcome.map_err(|error| cluster.explain(error))?;
     output.result(&report, || report.table());
@@ -111,7 +105,7 @@ async fn restart(cluster: &mut Cluster, args: &RestartArgs, machine: Machine) ->
         ensure!(begun.elapsed() < UP_WITHIN, "not up after {UP_WITHIN:?}: {}", view.problems.join("; "));
         tokio::time::sleep(LOOK).await;
     };
-    let cpu = cluster.masters.iter().map(|master| cpu_ms(master.process.pid())).sum::<Result<f64>>()?;
+    let cpu = cluster.masters.iter().map(|master| cpu_seconds(master.process.pid())).sum::<Result<f64>>()?;
 
     let reading = Instant::now();
     for dir in &dirs {
@@ -124,7 +118,7 @@ async fn restart(cluster: &mut Cluster, args: &RestartArgs, machine: Machine) ->
         directory_bytes: sizes.last().copied().unwrap_or_default(),
         leader_ms: ms(leader.unwrap_or(all)),
         all_ms: ms(all),
-        cpu_ms: round(cpu),
+        cpu_ms: round(cpu * 1e3),
         read_ms: ms(reading.elapsed()),
         machine,
     })
@@ -188,16 +182,6 @@ fn read_below(dir: &Path) -> Result<()> {
         while file.read(&mut buffer)? > 0 {}
     }
     Ok(())
-}
-
-/// Returns the processor time of a process in milliseconds.
-fn cpu_ms(pid: u32) -> Result<f64> {
-    let stat =
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot read a master's times")?;
-    // Skip the name, which ends at the last bracket. User and system time are the 12th and 13th field after it.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(ticks as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 impl Report {

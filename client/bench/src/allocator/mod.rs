@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use self::index::Index;
 use self::sizes::{AllocatorWorkload, Sizes};
+use crate::own_pool::refuse_masters;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AllocatorArgs {
@@ -82,9 +83,7 @@ struct Run {
 }
 
 pub(crate) async fn bench(global: &Global, args: &AllocatorArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        bail!("bench allocator drives an index in this process: leave --masters out");
-    }
+    refuse_masters(global, "bench allocator drives an index in this process")?;
     if u32::from(args.replicas) > args.segments {
         bail!(
             "--replicas {} is more than --segments {}: each replica lies on another store, which has one segment",

@@ -1,13 +1,13 @@
 //! `mc-bench fleet`: measures three masters with hundreds of stores and thousands of clients.
 
+mod calls;
 mod clients;
-mod process;
 mod stores;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use mc_console::{Ended, Global, Output, View, connect, note};
 use mc_testbed::{Cluster, Shape};
@@ -15,10 +15,12 @@ use mc_types::{ByteSize, Span};
 use rustix::process::Signal;
 use serde::Serialize;
 
+use self::calls::Calls;
 use self::clients::{Clients, Prober};
-use self::process::{Calls, Usage};
 use self::stores::Stores;
 use crate::machine::Machine;
+use crate::own_pool::refuse_masters;
+use crate::process::Usage;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FleetArgs {
@@ -76,9 +78,7 @@ struct Report {
 }
 
 pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        bail!("bench fleet kills masters, so it runs only on a pool that it starts: leave --masters out");
-    }
+    refuse_masters(global, "bench fleet kills masters, so it runs only on a pool that it starts")?;
     make_room(args)?;
     let shape = Shape { masters: 3, stores: 0, segment: ByteSize(0), data_dir: args.data_dir.clone() };
     let mut cluster = Cluster::start(&shape)?;
@@ -105,9 +105,7 @@ fn make_room(args: &FleetArgs) -> Result<()> {
 }
 
 async fn run(args: &FleetArgs, cluster: &mut Cluster) -> Result<Report> {
-    let disk = cluster.dir().to_owned();
-    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-    let machine = machine.context("cannot measure this machine")?;
+    let machine = Machine::measure(cluster.dir().to_owned()).await?;
     let calls = Calls::count(cluster.masters.iter().map(|master| master.http_address.clone()).collect());
     leader(cluster).await?;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use mc_console::{Ended, Global, Output, connect, human_bytes, note};
 use mc_testbed::{Cluster, Shape};
@@ -17,8 +17,9 @@ use tokio::time::Instant;
 
 use self::load::{Counts, Kind, Load, Until};
 use self::pool::{Pool, Seen};
-use crate::latencies::round;
+use crate::latencies::{median, round};
 use crate::machine::Machine;
+use crate::own_pool::{READY_WITHIN, refuse_masters};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FullArgs {
@@ -36,7 +37,6 @@ pub(crate) struct FullArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time after which a new leader frees evicted bytes at once: the default of `read-lease`, and some more. Before, leases
 /// of an earlier leader may run, so it holds them.
 const FREES_AFTER: Duration = Duration::from_secs(11);
@@ -92,11 +92,7 @@ struct OfLoad {
 }
 
 pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        bail!(
-            "bench full fills a pool and changes its watermarks, so it starts its own: leave --masters out"
-        );
-    }
+    refuse_masters(global, "bench full fills a pool and changes its watermarks, so it starts its own")?;
     let (mut loads, mut machine) = (Vec::new(), None);
     for kind in Kind::ALL {
         let segment = ByteSize(kind.bytes().div_ceil(2).next_multiple_of(4096));
@@ -105,9 +101,7 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
         cluster.wait_ready(READY_WITHIN).await?;
         let frees_from = Instant::now() + FREES_AFTER;
         if machine.is_none() {
-            let disk = cluster.dir().to_owned();
-            let measured = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-            machine = Some(measured.context("cannot measure this machine")?);
+            machine = Some(Machine::measure(cluster.dir().to_owned()).await?);
         }
         note(&format!("waiting {FREES_AFTER:?} until the leader frees evicted bytes at once"));
         tokio::time::sleep_until(frees_from).await;
@@ -140,8 +134,9 @@ async fn measured(cluster: &Cluster, kind: Kind, args: &FullArgs) -> Result<OfLo
     let (used_before_first_wait, waited) = first_wait(&pool, &load).await?;
     let rate = |counts: &Counts| counts.puts as f64 / counts.took.as_secs_f64();
     let p99 = |counts: &Counts| counts.gets.quantile_us(0.99);
-    let [room_puts_s, full_puts_s] = [&room, &full].map(|turns| median(turns, rate));
-    let [room_get_p99_us, full_get_p99_us] = [&room, &full].map(|turns| median(turns, p99));
+    let [room_puts_s, full_puts_s] = [&room, &full].map(|turns| median(turns.iter().map(rate).collect()));
+    let [room_get_p99_us, full_get_p99_us] =
+        [&room, &full].map(|turns| median(turns.iter().map(p99).collect()));
     let failed = |turns: &[Counts]| turns.iter().map(|counts| counts.failed).sum();
     Ok(OfLoad {
         size_bytes: kind.size,
@@ -201,12 +196,6 @@ async fn first_wait(pool: &Pool, load: &Arc<Load>) -> Result<(f64, bool)> {
         most = most.max(seen.used);
         tokio::time::sleep(LOOK).await;
     }
-}
-
-fn median(turns: &[Counts], figure: impl Fn(&Counts) -> f64) -> f64 {
-    let mut figures: Vec<f64> = turns.iter().map(figure).collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 /// Rounds to two decimal places.

@@ -111,9 +111,7 @@ pub(crate) async fn bench(
     }
     let begun = async {
         let pool = Pool::open(global, &shape).await?;
-        let disk = pool.disk(args.data_dir.as_deref());
-        let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-        let machine = machine.context("cannot measure this machine")?;
+        let machine = Machine::measure(pool.disk(args.data_dir.as_deref())).await?;
         let client = connect::client_at(&pool.masters(), global).await?;
 
         let run = format!("bench/{:016x}", rand::random::<u64>());

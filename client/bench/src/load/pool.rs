@@ -1,13 +1,12 @@
 //! Pool that a bench runs against: the one named by `--masters`, or one of its own.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use mc_console::{Global, human_bytes, note};
 use mc_testbed::{Cluster, Shape};
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
+use crate::own_pool::READY_WITHIN;
 
 /// A pool to measure.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use mc_types::ByteSize;
 use serde::Serialize;
 
 use self::index::{Counts, Index};
+use crate::own_pool::refuse_masters;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReplayArgs {
@@ -82,9 +83,7 @@ struct LeaderLost {
 }
 
 pub(crate) async fn bench(global: &Global, args: &ReplayArgs, output: Output) -> Result<Ended> {
-    if global.masters_flag().is_some() {
-        anyhow::bail!("bench replay fills a pool of its own: leave --masters out");
-    }
+    refuse_masters(global, "bench replay fills a pool of its own")?;
     let (trace, capacity, kill_at) = (args.trace.clone(), args.capacity_blocks, args.kill_leader_at);
     let computed = tokio::task::spawn_blocking(move || {
         let requests = read_trace(&trace)?;

@@ -13,8 +13,7 @@ use serde::Serialize;
 use super::ReplayArgs;
 use crate::latencies::Latencies;
 use crate::machine::Machine;
-
-const READY_WITHIN: Duration = Duration::from_secs(30);
+use crate::own_pool::{self, READY_WITHIN};
 
 /// Result of the part with processes.
 #[derive(Debug, Serialize)]
@@ -122,13 +121,8 @@ pub(super) async fn replay(
     let Some(capacity) = capacity.filter(|bytes| bytes.checked_mul(2).is_some()) else {
         bail!("{} blocks of {size} are more bytes than a pool can have", args.capacity_blocks);
     };
-    let mut shape = Shape::three_and_two_full_of(capacity);
-    shape.data_dir.clone_from(&args.data_dir);
-    let mut cluster = Cluster::start(&shape)?;
-    cluster.wait_ready(READY_WITHIN).await?;
-    let disk = cluster.dir().to_owned();
-    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-    let machine = machine.context("cannot measure this machine")?;
+    let shape = Shape::three_and_two_full_of(capacity);
+    let (mut cluster, machine) = own_pool::start(shape, args.data_dir.as_ref()).await?;
     let outcome = served(&mut cluster, requests, args, size, output).await;
     let (server, before, seconds) = outcome.map_err(|error| cluster.explain(error))?;
     let after = before.map(|(hits, blocks)| ratio(server.hits - hits, server.blocks - blocks));

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::args::{Direction, Memory, OnOff, TransferArgs};
 use self::store::{Child, Target};
-use crate::latencies::round;
+use crate::latencies::{median, round};
 
 const ROUNDS: usize = 5;
 /// Duration of each measurement of the transport.
@@ -61,6 +61,18 @@ struct Report {
     limit_rounds_mib_s: Vec<f64>,
 }
 
+/// Figures of each round.
+#[derive(Default)]
+struct Rounds {
+    rates: Vec<f64>,
+    limits: Vec<f64>,
+    serial: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    beside_p50: Vec<f64>,
+    beside_p99: Vec<f64>,
+}
+
 pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) -> Result<Ended> {
     let transports = match global.transport {
         Transports::Auto => Transports::Tcp,
@@ -76,70 +88,84 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     let child = Child::start(global, ByteSize(args.region.0.saturating_add(beside))).await?;
     let mut client = Client::new(global, args, transports, child.target.clone())?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
-    let (mut rates, mut limits, mut serial) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut p50, mut p99, mut beside_p50, mut beside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut rounds = Rounds::default();
     // Connections, pages and registrations.
     client.measure(Duration::from_millis(100)).await?;
     for _ in 0..ROUNDS {
-        limits.extend(tokio::task::block_in_place(|| limit.measure())?);
+        rounds.limits.extend(tokio::task::block_in_place(|| limit.measure())?);
         if transports == Transports::Tcp {
             let one = || limits::serial(&child.raw, args.direction, call_bytes);
-            serial.push(tokio::task::block_in_place(one)?);
+            rounds.serial.push(tokio::task::block_in_place(one)?);
         }
-        let (rate, took) = client.measure(EACH).await?;
-        rates.push(round(rate));
-        p50.push(quantile(&took, 0.5));
-        p99.push(quantile(&took, 0.99));
-        if let Some(size) = args.beside {
-            let took = client.measure_beside(size, args.streams).await?;
-            beside_p50.push(quantile(&took, 0.5));
-            beside.push(quantile(&took, 0.99));
-        }
+        rounds.measure(&mut client, args).await?;
     }
     client.check_way()?;
-    let mib_s = median(&rates);
-    let limit_mib_s = (!limits.is_empty()).then(|| median(&limits));
-    let report = Report {
-        bench: "transfer",
-        transport: transports.to_string(),
-        direction: args.direction,
-        size_bytes: args.size.0,
-        batch: args.batch,
-        callers: args.callers,
-        checksum: args.checksum,
-        memory: args.memory,
-        mib_s,
-        limit_mib_s,
-        ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
-        limit: limit.description(),
-        serial_mib_s: (!serial.is_empty()).then(|| round(median(&serial))),
-        call_p50_us: round(median(&p50)),
-        call_p99_us: round(median(&p99)),
-        beside_p50_us: (!beside.is_empty()).then(|| round(median(&beside_p50))),
-        beside_p99_us: (!beside.is_empty()).then(|| round(median(&beside))),
-        beside_ratio: (!beside.is_empty()).then(|| round(median(&beside) / median(&p99))),
-        grant_us: round(store::grant_us()),
-        rounds_mib_s: rates,
-        limit_rounds_mib_s: limits,
-    };
-    output.result(&report, || {
-        let limit = match (report.limit_mib_s, report.ratio) {
-            (Some(limit), Some(ratio)) => {
-                format!("{:.0} % of {limit:.0} MiB/s ({})", ratio * 100.0, report.limit)
-            }
-            _ => report.limit.clone(),
+    let report = Report::new(args, transports, limit.description(), rounds);
+    output.result(&report, || report.table(args));
+    Ok(Ended::Well)
+}
+
+impl Rounds {
+    /// Measures the transport once.
+    async fn measure(&mut self, client: &mut Client, args: &TransferArgs) -> Result<()> {
+        let (rate, took) = client.measure(EACH).await?;
+        self.rates.push(round(rate));
+        self.p50.push(quantile(&took, 0.5));
+        self.p99.push(quantile(&took, 0.99));
+        if let Some(size) = args.beside {
+            let took = client.measure_beside(size, args.streams).await?;
+            self.beside_p50.push(quantile(&took, 0.5));
+            self.beside_p99.push(quantile(&took, 0.99));
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn new(args: &TransferArgs, transports: Transports, limit: String, rounds: Rounds) -> Self {
+        let of = |values: &[f64]| (!values.is_empty()).then(|| median(values.to_vec()));
+        let (mib_s, limit_mib_s) = (median(rounds.rates.clone()), of(&rounds.limits));
+        let (p99, beside_p99) = (median(rounds.p99), of(&rounds.beside_p99));
+        Self {
+            bench: "transfer",
+            transport: transports.to_string(),
+            direction: args.direction,
+            size_bytes: args.size.0,
+            batch: args.batch,
+            callers: args.callers,
+            checksum: args.checksum,
+            memory: args.memory,
+            mib_s,
+            limit_mib_s,
+            ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
+            limit,
+            serial_mib_s: of(&rounds.serial).map(round),
+            call_p50_us: round(median(rounds.p50)),
+            call_p99_us: round(p99),
+            beside_p50_us: of(&rounds.beside_p50).map(round),
+            beside_p99_us: beside_p99.map(round),
+            beside_ratio: beside_p99.map(|beside| round(beside / p99)),
+            grant_us: round(store::grant_us()),
+            rounds_mib_s: rounds.rates,
+            limit_rounds_mib_s: rounds.limits,
+        }
+    }
+
+    fn table(&self, args: &TransferArgs) -> String {
+        let Self { transport, direction, batch, mib_s, limit, call_p50_us, call_p99_us, .. } = self;
+        let limit = match (self.limit_mib_s, self.ratio) {
+            (Some(rate), Some(ratio)) => format!("{:.0} % of {rate:.0} MiB/s ({limit})", ratio * 100.0),
+            _ => limit.clone(),
         };
         let callers = match args.callers {
             1 => String::new(),
             callers => format!(", {callers} callers"),
         };
-        let serial = report.serial_mib_s.map_or_else(String::new, |serial| {
-            format!(
-                "; {:.0} % of one plain request after the other ({serial:.0} MiB/s)",
-                mib_s / serial * 100.0
-            )
+        let serial = self.serial_mib_s.map_or_else(String::new, |serial| {
+            let percent = mib_s / serial * 100.0;
+            format!("; {percent:.0} % of one plain request after the other ({serial:.0} MiB/s)")
         });
-        let beside = match (args.beside, report.beside_p99_us, report.beside_ratio) {
+        let beside = match (args.beside, self.beside_p99_us, self.beside_ratio) {
             (Some(size), Some(p99), Some(ratio)) => {
                 let streams = args.streams;
                 format!("; p99 beside {streams} streams of {size}: {p99:.0} us, {ratio:.1} times as long")
@@ -147,16 +173,11 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
             _ => String::new(),
         };
         format!(
-            "{} {:?} of {} x {}{callers}: {mib_s:.0} MiB/s, {limit}{serial}; a call takes {:.0} us (p50), {:.0} us (p99){beside}",
-            report.transport,
-            report.direction,
-            report.batch,
-            args.size,
-            report.call_p50_us,
-            report.call_p99_us
+            "{transport} {direction:?} of {batch} x {}{callers}: {mib_s:.0} MiB/s, {limit}{serial}; a call takes \
+             {call_p50_us:.0} us (p50), {call_p99_us:.0} us (p99){beside}",
+            args.size
         )
-    });
-    Ok(Ended::Well)
+    }
 }
 
 /// Memory that puts come from, or gets go to.
@@ -360,10 +381,4 @@ fn quantile(times: &[Duration], part: f64) -> f64 {
     sorted.sort_unstable();
     let at = (sorted.len() as f64 * part) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default().as_secs_f64() * 1e6
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }

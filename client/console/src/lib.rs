@@ -15,7 +15,9 @@ pub use exit::{Ended, exit_code, format_of, not_a_command, run_to_end};
 pub use failure::{NoLeader, Unavailable};
 pub use flags::Global;
 pub use interrupt::{Interrupted, Interrupts};
-pub use output::{Format, Output, Tone, columns, human_bytes, note, printable, ratio, rounded, write_bytes};
+pub use output::{
+    Format, Output, Tone, columns, human_bytes, note, or_dash, printable, ratio, rounded, write_bytes,
+};
 pub use progress::Progress;
 pub use view::{
     Health, Lacking, MasterView, StoreView, TransportView, View, address, lines_of, not_offered, state_name,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::{array, iter};
 
 use mc_client::{ByteSize, Code, Outcome};
 use serde::Serialize;
@@ -181,20 +182,13 @@ fn is_harmful(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Aligns cells in columns; the first row is the heading. Escape codes count as zero width.
-pub fn columns(rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
-        for (at, cell) in row.iter().enumerate() {
-            let width = visible(cell);
-            match widths.get_mut(at) {
-                Some(widest) => *widest = width.max(*widest),
-                None => widths.push(width),
-            }
-        }
-    }
+/// Aligns cells in columns below their heading. Escape codes count as zero width.
+pub fn columns<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let rows: Vec<_> = iter::once(heading.map(str::to_owned)).chain(rows).collect();
+    let widest = |column: usize| rows.iter().map(|row| visible(&row[column])).max().unwrap_or_default();
+    let widths: [usize; N] = array::from_fn(widest);
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
             let _ = write!(line, "{cell}{:pad$}  ", "", pad = width - visible(cell));
@@ -203,6 +197,11 @@ pub fn columns(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A cell of what there may be; a dash stands for nothing.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 fn visible(cell: &str) -> usize {
@@ -237,11 +236,8 @@ mod tests {
 
     #[test]
     fn columns_line_up_with_and_without_colour() {
-        let rows = [
-            vec!["addr".into(), "state".into(), "x".into()],
-            vec!["a:1".into(), "\x1b[32malive\x1b[0m".into(), "y".into()],
-        ];
-        assert_eq!(columns(&rows), "addr  state  x\na:1   \x1b[32malive\x1b[0m  y\n");
+        let rows = [["a:1", "\x1b[32malive\x1b[0m", "y"].map(str::to_owned)];
+        assert_eq!(columns(["addr", "state", "x"], rows), "addr  state  x\na:1   \x1b[32malive\x1b[0m  y\n");
     }
 
     #[test]

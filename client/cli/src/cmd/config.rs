@@ -68,10 +68,10 @@ fn setting(setting: mc_client::Setting) -> Setting {
 }
 
 fn table(shown: &Shown) -> String {
-    let mut rows = vec![["SETTING", "VALUE", "DEFAULT", "WHAT IT IS"].map(str::to_owned).to_vec()];
-    for Setting { name, value, default, fixed, help } in &shown.settings {
+    let row = |Setting { name, value, default, fixed, help }: &Setting| {
         let help = if *fixed { format!("{help} (fixed)") } else { help.clone() };
-        rows.push(vec![name.clone(), value.clone(), default.clone(), help]);
-    }
-    format!("{}\ncluster version {}", columns(&rows), shown.cluster_version)
+        [name.clone(), value.clone(), default.clone(), help]
+    };
+    let rows = columns(["SETTING", "VALUE", "DEFAULT", "WHAT IT IS"], shown.settings.iter().map(row));
+    format!("{rows}\ncluster version {}", shown.cluster_version)
 }

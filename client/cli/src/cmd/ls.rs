@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use clap::Args;
 use mc_client::{Client, Code, Description, Error, ListedKey};
-use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
+use mc_console::{Ended, Global, Output, columns, connect, human_bytes, or_dash, printable};
 use serde::Serialize;
 
 use super::stat::pin_name;
@@ -138,26 +138,25 @@ fn text(document: &Document, long: bool) -> String {
 }
 
 fn table(keys: &[Listed]) -> String {
-    let mut rows = vec![["SIZE", "TYPE", "PIN", "GROUP", "STORES", "KEY"].map(str::to_owned).to_vec()];
-    for Listed { key, size, details } in keys {
-        let Some(details) = details else { continue };
+    let row = |Listed { key, size, details }: &Listed| {
+        let details = details.as_ref()?;
         let store = |replica: &Replica| match replica.suspect {
             true => format!("{} (suspect)", printable(&replica.name)),
             false => printable(&replica.name).into_owned(),
         };
-        rows.push(vec![
+        Some([
             human_bytes(*size),
             details.data_type.to_string(),
-            details.pin.unwrap_or("-").to_owned(),
-            if details.group { "yes" } else { "-" }.to_owned(),
+            or_dash(details.pin),
+            or_dash(details.group.then_some("yes")),
             match details.being_written {
                 true => "being written".to_owned(),
                 false => details.replicas.iter().map(store).collect::<Vec<_>>().join(", "),
             },
             printable(key).into_owned(),
-        ]);
-    }
-    columns(&rows)
+        ])
+    };
+    columns(["SIZE", "TYPE", "PIN", "GROUP", "STORES", "KEY"], keys.iter().filter_map(row))
 }
 
 #[cfg(test)]

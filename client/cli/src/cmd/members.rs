@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use mc_client::{Admin, Members};
-use mc_console::{Ended, Global, Output, Tone, columns, connect, note};
+use mc_console::{Ended, Global, Output, Tone, columns, connect, note, or_dash};
 use mc_types::NodeId;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -260,23 +260,22 @@ fn find(members: &[mc_client::Member], text: &str) -> Result<NodeId> {
 }
 
 fn table(members: &[Member], output: Output) -> String {
-    let mut rows = vec![["ID", "ROLE", "RAFT", "CLIENT", "LAG", "HEARD"].map(str::to_owned).to_vec()];
-    for member in members {
+    let row = |member: &Member| {
         let tone = if member.is_up() { Tone::Good } else { Tone::Bad };
         let heard = match member.silent_ms {
             Some(ms) => format!("{:.1} s ago", ms as f64 / 1e3),
             None => "never".to_owned(),
         };
-        rows.push(vec![
+        [
             member.id.clone(),
             member.role.to_owned(),
             member.raft.clone(),
             member.client.clone(),
-            member.lag_entries.map_or_else(|| "-".to_owned(), |lag| lag.to_string()),
+            or_dash(member.lag_entries),
             output.paint(tone, &heard),
-        ]);
-    }
-    columns(&rows)
+        ]
+    };
+    columns(["ID", "ROLE", "RAFT", "CLIENT", "LAG", "HEARD"], members.iter().map(row))
 }
 
 #[cfg(test)]

@@ -50,10 +50,9 @@ fn table(document: &Document<'_>) -> String {
         return "no store is mounted".to_owned();
     }
     let heading = ["STORE", "ADDRESS", "SEGMENT", "STATE", "SIZE", "USED", "FULL", "OBJECTS"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(document.segments.iter().map(|segment| {
+    let rows = document.segments.iter().map(|segment| {
         let full = 100.0 * segment.used_bytes as f64 / segment.size_bytes.max(1) as f64;
-        vec![
+        [
             printable(segment.store).into_owned(),
             printable(segment.addr).into_owned(),
             segment.segment.to_string(),
@@ -63,6 +62,6 @@ fn table(document: &Document<'_>) -> String {
             format!("{full:.0} %"),
             segment.objects.to_string(),
         ]
-    }));
-    columns(&rows)
+    });
+    columns(heading, rows)
 }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use mc_console::{
-    Ended, Global, Health, Output, Tone, View, columns, connect, human_bytes, not_offered, printable,
+    Ended, Global, Health, MasterView, Output, StoreView, Tone, View, columns, connect, human_bytes,
+    not_offered, or_dash, printable,
 };
 
 pub(crate) async fn status(global: &Global, output: Output) -> Result<Ended> {
@@ -34,27 +35,26 @@ fn screen(view: &View, output: Output) -> String {
         let _ = writeln!(text, "  {}", output.paint(Tone::Warning, &printable(problem)));
     }
 
-    let mut rows = vec![heading(["MASTER", "ROLE", "TERM", "APPLIED", "TIMING", "PID", "ID"])];
-    for master in &view.masters {
+    let row = |master: &MasterView| {
         let tone = if master.pid.is_some() { Tone::Good } else { Tone::Bad };
-        rows.push(vec![
+        [
             master.addr.clone(),
             output.paint(tone, &master.role),
             or_dash(master.term),
             or_dash(master.applied),
-            or_dash(master.raft_timing.clone()),
+            or_dash(master.raft_timing.as_ref()),
             or_dash(master.pid),
-            or_dash(master.id.clone()),
-        ]);
-    }
-    let _ = write!(text, "\n{}", columns(&rows));
+            or_dash(master.id.as_ref()),
+        ]
+    };
+    let heading = ["MASTER", "ROLE", "TERM", "APPLIED", "TIMING", "PID", "ID"];
+    let _ = write!(text, "\n{}", columns(heading, view.masters.iter().map(row)));
 
     if !view.stores.is_empty() {
-        let mut rows = vec![heading(["STORE", "STATE", "USED", "CAPACITY", "FULL", "MOVED BY", "ID"])];
-        for store in &view.stores {
+        let row = |store: &StoreView| {
             let tone = if store.is_alive() { Tone::Good } else { Tone::Bad };
             let full = 100.0 * store.used_bytes as f64 / store.capacity_bytes.max(1) as f64;
-            rows.push(vec![
+            [
                 printable(&store.addr).into_owned(),
                 output.paint(tone, &store.state),
                 human_bytes(store.used_bytes),
@@ -62,20 +62,13 @@ fn screen(view: &View, output: Output) -> String {
                 format!("{full:.0} %"),
                 or_dash(Some(store.moved_by()).filter(|moved| !moved.is_empty())),
                 store.id.clone(),
-            ]);
-        }
-        let _ = write!(text, "\n{}", columns(&rows));
+            ]
+        };
+        let heading = ["STORE", "STATE", "USED", "CAPACITY", "FULL", "MOVED BY", "ID"];
+        let _ = write!(text, "\n{}", columns(heading, view.stores.iter().map(row)));
         for line in not_offered(&view.stores) {
             let _ = write!(text, "\n  {}", printable(&line));
         }
     }
     text
-}
-
-fn heading<const N: usize>(names: [&str; N]) -> Vec<String> {
-    names.map(str::to_owned).to_vec()
-}
-
-fn or_dash<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

@@ -162,10 +162,9 @@ fn table(document: &Document) -> String {
     if document.tenants.is_empty() {
         return "no tenant has a quota or an object".to_owned();
     }
-    let header = ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
-    for it in &document.tenants {
-        rows.push(vec![
+    let heading = ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA"];
+    let rows = document.tenants.iter().map(|it| {
+        [
             shown(&it.name).into_owned(),
             it.objects.to_string(),
             limit(it.quota_objects, |objects| objects.to_string()),
@@ -175,9 +174,9 @@ fn table(document: &Document) -> String {
             human_bytes(it.bytes_in_flight),
             human_bytes(it.hard_pinned_bytes),
             if it.registered { "its own" } else { "default" }.to_owned(),
-        ]);
-    }
-    columns(&rows)
+        ]
+    });
+    columns(heading, rows)
 }
 
 #[cfg(test)]

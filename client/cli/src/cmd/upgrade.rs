@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Subcommand;
-use mc_console::{Ended, Global, Output, columns, connect};
+use mc_console::{Ended, Global, Output, columns, connect, or_dash};
 use serde::Serialize;
 
 #[derive(Debug, Subcommand)]
@@ -85,20 +85,15 @@ async fn status(global: &Global, output: Output) -> Result<Ended> {
 }
 
 fn table(status: &Status) -> String {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let mut rows = vec![["MASTER", "BUILD", "SUPPORTS", "ID"].map(str::to_owned).to_vec()];
-    for master in &status.masters {
-        rows.push(vec![
-            master.addr.clone(),
-            or_dash(master.software.clone()),
-            or_dash(master.supports.map(|version| version.to_string())),
-            or_dash(master.id.clone()),
-        ]);
-    }
-    let version = or_dash(status.cluster_version.map(|version| version.to_string()));
+    let row = |master: &Master| {
+        let Master { addr, software, supports, id, .. } = master;
+        [addr.clone(), or_dash(software.as_ref()), or_dash(*supports), or_dash(id.as_ref())]
+    };
+    let rows = columns(["MASTER", "BUILD", "SUPPORTS", "ID"], status.masters.iter().map(row));
+    let version = or_dash(status.cluster_version);
     let what = match status.can_finish {
         true => "; all masters support more: `mcctl upgrade finish` raises it, and there is no way back then",
         false => "",
     };
-    format!("{}\ncluster version {version}{what}", columns(&rows))
+    format!("{rows}\ncluster version {version}{what}")
 }

@@ -10,7 +10,7 @@ use mc_client::{
 };
 use mc_console::{
     Ended, Global, Interrupted, Interrupts, Lacking, NoLeader, Output, address, columns, connect,
-    human_bytes, lines_of, printable, rounded, state_name,
+    human_bytes, lines_of, or_dash, printable, rounded, state_name,
 };
 use serde::Serialize;
 
@@ -163,16 +163,16 @@ fn text(document: &Document) -> String {
         return "no store is mounted".to_owned();
     }
     let get = format!("GET {}", human_bytes(document.probe_bytes));
-    let mut rows = vec![["STORE", "ADDRESS", "STATE", "BY", &get].map(str::to_owned).to_vec()];
-    rows.extend(document.stores.iter().map(|store| {
-        vec![
+    let rows = document.stores.iter().map(|store| {
+        [
             printable(&store.name).into_owned(),
             printable(&store.addr).into_owned(),
             store.state.to_owned(),
-            store.by.unwrap_or("-").to_owned(),
-            store.get_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us")),
+            or_dash(store.by),
+            or_dash(store.get_us.map(|us| format!("{us:.0} us"))),
         ]
-    }));
+    });
+    let rows = columns(["STORE", "ADDRESS", "STATE", "BY", &get], rows);
     let failed =
         document.stores.iter().filter_map(|store| Some(format!("{}: {}", store.addr, store.error.as_ref()?)));
     // A transport below the one that is used needs no explanation, and a store that no bytes went to has one.
@@ -186,7 +186,7 @@ fn text(document: &Document) -> String {
     let lacking = lacking.iter().map(|(name, why, at)| Lacking { name, why, at });
     let reasons = lines_of(lacking, document.stores.len());
     let lines: Vec<String> = failed.chain(reasons).collect();
-    if lines.is_empty() { columns(&rows) } else { format!("{}\n{}", columns(&rows), lines.join("\n")) }
+    if lines.is_empty() { rows } else { format!("{rows}\n{}", lines.join("\n")) }
 }
 
 /// Why the probe did not go by a transport.

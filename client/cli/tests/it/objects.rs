@@ -57,27 +57,38 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A master and a store for `mcctl`, ready to use.
+/// A master and a store for `mcctl`.
 struct Pool {
     client: String,
-    _master: Role,
-    store: Role,
-    _dir: TempDir,
+    /// Command lines of the two, without their data directories.
+    lines: [String; 2],
+    roles: Vec<Role>,
+    dir: TempDir,
 }
 
 impl Pool {
-    fn start() -> Self {
-        let dir = TempDir::new().unwrap();
+    /// Chooses addresses; nothing runs yet.
+    fn prepare(segments: &str) -> Self {
         let [client, raft, http, data, store_http] = addresses();
-        let (of_master, of_store) = (dir.path().join("master"), dir.path().join("store"));
         let master = format!("master --single --listen {client} --raft-listen {raft} --http-listen {http}");
-        let store =
-            format!("store --segment 64mb --masters {client} --listen {data} --http-listen {store_http}");
-        let start = |line: &str, dir: &Path| {
-            Role::start(&[&line.split(' ').collect::<Vec<_>>()[..], &["--data-dir", path(dir)]].concat())
-        };
-        let (_master, store) = (start(&master, &of_master), start(&store, &of_store));
-        let pool = Self { _master, store, client, _dir: dir };
+        let store = format!(
+            "store --name a-store --segment {segments} --masters {client} --listen {data} --http-listen {store_http}"
+        );
+        Self { client, lines: [master, store], roles: Vec::new(), dir: TempDir::new().unwrap() }
+    }
+
+    /// Starts the master (0) or the store (1).
+    fn start_role(&mut self, role: usize) {
+        let dir = self.dir.path().join(role.to_string());
+        let line = self.lines[role].split(' ').collect::<Vec<_>>();
+        self.roles.push(Role::start(&[&line[..], &["--data-dir", path(&dir)]].concat()));
+    }
+
+    /// A pool that is ready to use; the store is its second role.
+    fn start() -> Self {
+        let mut pool = Self::prepare("64mb");
+        pool.start_role(0);
+        pool.start_role(1);
         pool.wait("the pool is healthy", || pool.run(&["status"]).status.success());
         pool
     }
@@ -90,6 +101,26 @@ impl Pool {
 
     fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
+    }
+
+    /// Runs a command that ends with this exit code.
+    fn ends(&self, args: &[&str], code: i32) -> Output {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    /// The document of a command that ends with this exit code.
+    fn document(&self, args: &[&str], code: i32) -> Value {
+        document(&self.ends(&[args, &["--json"]].concat(), code))
+    }
+
+    /// Puts bytes from standard input.
+    fn put_piped(&self, key: &str, flags: &[&str], bytes: &[u8]) {
+        let mut put =
+            self.command(&[&["put", key, "-"], flags].concat()).stdin(Stdio::piped()).spawn().unwrap();
+        put.stdin.take().unwrap().write_all(bytes).unwrap();
+        assert_eq!(put.wait().unwrap().code(), Some(0));
     }
 
     fn tenants(&self) -> Value {
@@ -112,9 +143,7 @@ impl Pool {
 #[test]
 fn output_that_is_lost_is_a_failure_and_a_quota_keeps_the_limit_that_is_not_given() {
     let pool = Pool::start();
-    let mut put = pool.command(&["put", "a key", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    put.stdin.take().unwrap().write_all(b"value").unwrap();
-    assert_eq!(put.wait().unwrap().code(), Some(0));
+    pool.put_piped("a key", &[], b"value");
     for args in [&["ls"][..], &["ls", "--json"], &["get", "a key", "-"], &["status"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = pool.command(args).stdout(full).output().unwrap();
@@ -172,7 +201,7 @@ fn an_interrupted_check_of_transports_leaves_nothing() {
     let mut ended = None;
     pool.wait("it is interrupted while it puts", || {
         // The leader suspects a stopped store in a moment: the put is open until then.
-        signal(&pool.store.0, Signal::STOP);
+        signal(&pool.roles[1].0, Signal::STOP);
         let mut check = pool.command(&["check", "transports"]).stderr(Stdio::piped()).spawn().unwrap();
         while check.try_wait().unwrap().is_none() && !pool.has("puts_in_flight") {}
         signal(&check, Signal::INT);
@@ -181,7 +210,7 @@ fn an_interrupted_check_of_transports_leaves_nothing() {
         check.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         ended = Some((code, said.clone()));
         let left = [pool.has("objects"), pool.has("puts_in_flight")];
-        signal(&pool.store.0, Signal::CONT);
+        signal(&pool.roles[1].0, Signal::CONT);
         assert_eq!(left, [false; 2], "{code:?}: {said}");
         pool.wait("the store is back", || pool.run(&["status"]).status.success());
         said.contains("interrupted: ")
@@ -191,132 +220,102 @@ fn an_interrupted_check_of_transports_leaves_nothing() {
 
 #[test]
 fn objects_go_in_and_out_with_clear_exit_codes() {
-    let dir = TempDir::new().unwrap();
-    let [client, raft, http, data, store_http] = addresses();
-    let run = |args: &[&str], code: i32| {
-        let output = mcctl(args).args(["--masters", &client]).output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        output
-    };
-    let file = dir.path().join("value");
+    let mut pool = Pool::prepare("64mb,8mb");
+    let file = pool.dir.path().join("value");
     let value: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
     std::fs::write(&file, &value).unwrap();
+    put_before_the_pool_runs(&mut pool, &file);
+    pool.ends(&["status"], 0);
+    assert_eq!(pool.document(&["put", "a key", path(&file)], 1)["result"], "exists");
+    one_object_is_there_and_another_is_not(&pool, &value);
+    pool.put_piped("a key", &["--replace"], b"second");
+    assert_eq!(pool.ends(&["get", "a key", "-"], 0).stdout, b"second");
+    pool.ends(&["put", "b key", path(&file), "--pin", "hard", "--group", "page", "--data-type", "7"], 0);
+    objects_are_listed_with_the_stores_that_hold_them(&pool, &value);
+    segments_are_listed_with_their_sizes(&pool, &value);
+    objects_are_removed(&pool);
 
-    // Given: a put that waits for a store and a master that do not run yet.
-    let mut put = mcctl(&["--masters", &client, "put", "a key", path(&file), "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let huge = pool.dir.path().join("huge");
+    std::fs::File::create(&huge).unwrap().set_len(65 << 20).unwrap();
+    let refused = pool.document(&["put", "huge", path(&huge)], 1);
+    assert_eq!(refused["result"], "refused", "larger than the segment: {refused}");
+    assert_eq!(refused["code"], "OBJECT_TOO_LARGE", "{refused}");
+}
+
+/// A put waits for a store and a master that do not run yet, and are started in the wrong order.
+fn put_before_the_pool_runs(pool: &mut Pool, file: &Path) {
+    let args = ["put", "a key", path(file), "--json"];
+    let mut put = pool.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(put.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(said.next().unwrap().contains("waiting"), "it says what it does before it is done");
-    let segment = [
-        "store",
-        "--segment",
-        "64mb,8mb",
-        "--masters",
-        &client,
-        "--listen",
-        &data,
-        "--http-listen",
-        &store_http,
-    ];
-    let store_dir = dir.path().join("store");
-    let _store =
-        Role::start(&[&segment[..], &["--name", "a store", "--data-dir", path(&store_dir)]].concat());
-    let listen = ["master", "--single", "--listen", &client, "--raft-listen", &raft, "--http-listen", &http];
-    let master_dir = dir.path().join("master");
-    let _master = Role::start(&[&listen[..], &["--data-dir", path(&master_dir)]].concat());
-
+    pool.start_role(1);
+    pool.start_role(0);
     // The master may lead before the store has mounted: then the put is refused, and that is an answer, too.
     assert_eq!(said.filter(|line| line.contains("waiting")).count(), 0, "it said so once");
     let first = put.wait_with_output().unwrap();
-    let mut stored = document(&first)["result"] == "stored";
+    let stored = document(&first)["result"] == "stored";
     assert_eq!(first.status.code(), Some(i32::from(!stored)));
-    let start = Instant::now();
-    while !stored {
-        assert!(start.elapsed() < Duration::from_secs(30), "the store never mounted");
-        let output = mcctl(&["put", "a key", path(&file), "--json", "--masters", &client]).output().unwrap();
-        stored = document(&output)["result"] == "stored";
-    }
+    pool.wait("the put is stored", || stored || document(&pool.run(&args))["result"] == "stored");
+}
 
-    // When and then: each answer has its exit code and its document.
-    run(&["status"], 0);
-    assert_eq!(document(&run(&["put", "a key", path(&file), "--json"], 1))["result"], "exists");
-    assert_eq!(document(&run(&["exist", "a key", "--json"], 0))["exists"], true);
-    assert_eq!(document(&run(&["exist", "another", "--json"], 1))["exists"], false);
-    let stat = document(&run(&["stat", "a key", "--json"], 0));
+fn one_object_is_there_and_another_is_not(pool: &Pool, value: &[u8]) {
+    assert_eq!(pool.document(&["exist", "a key"], 0)["exists"], true);
+    assert_eq!(pool.document(&["exist", "another"], 1)["exists"], false);
+    let stat = pool.document(&["stat", "a key"], 0);
+    let data = pool.lines[1].split(' ').skip_while(|word| *word != "--listen").nth(1).unwrap();
     assert_eq!((&stat["size"], &stat["replicas"][0]["addr"]), (&value.len().into(), &data.into()), "{stat}");
-    assert_eq!(document(&run(&["stat", "another", "--json"], 1))["found"], false);
+    assert_eq!(pool.document(&["stat", "another"], 1)["found"], false);
 
-    assert_eq!(
-        run(&["get", "a key", "-"], 0).stdout,
-        value,
-        "standard output is the object and nothing else"
-    );
-    let copy = dir.path().join("copy");
-    assert_eq!(document(&run(&["get", "a key", path(&copy), "--json"], 0))["size"], value.len());
+    let printed = pool.ends(&["get", "a key", "-"], 0).stdout;
+    assert_eq!(printed, value, "standard output is the object and nothing else");
+    let copy = pool.dir.path().join("copy");
+    assert_eq!(pool.document(&["get", "a key", path(&copy)], 0)["size"], value.len());
     assert_eq!(std::fs::read(&copy).unwrap(), value);
-    let parts = run(&["get", "a key", "-", "--range", "1kib:8", "--range", "0:4"], 0).stdout;
+    let parts = pool.ends(&["get", "a key", "-", "--range", "1kib:8", "--range", "0:4"], 0).stdout;
     assert_eq!(parts, [&value[1024..1032], &value[..4]].concat());
-    let beyond = run(&["get", "a key", "-", "--range", "1199999:2"], 2);
+    let beyond = pool.ends(&["get", "a key", "-", "--range", "1199999:2"], 2);
     let said = String::from_utf8_lossy(&beyond.stderr).into_owned();
     assert!(said.contains("2 bytes at offset 1199999") && said.contains("object of 1200000 bytes"), "{said}");
-    let missing = run(&["get", "another", "-"], 1);
+    let missing = pool.ends(&["get", "another", "-"], 1);
     assert!(missing.stdout.is_empty() && !missing.stderr.is_empty());
+}
 
-    // Replaced from standard input.
-    let mut piped = mcctl(&["put", "a key", "-", "--replace", "--masters", &client])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    piped.stdin.take().unwrap().write_all(b"second").unwrap();
-    assert_eq!(piped.wait().unwrap().code(), Some(0));
-    assert_eq!(run(&["get", "a key", "-"], 0).stdout, b"second");
-
-    // Listed with the stores that hold them.
-    run(&["put", "b key", path(&file), "--pin", "hard", "--group", "page", "--data-type", "7"], 0);
-    let listed = document(&run(&["ls", "--long", "--json"], 0));
+fn objects_are_listed_with_the_stores_that_hold_them(pool: &Pool, value: &[u8]) {
+    let listed = pool.document(&["ls", "--long"], 0);
     let [a, b] = [&listed["keys"][0], &listed["keys"][1]];
     assert_eq!((&a["key"], &a["size"], &a["group"]), (&"a key".into(), &6.into(), &false.into()), "{listed}");
-    assert_eq!(
-        (&b["pin"], &b["data_type"], &b["group"]),
-        (&"hard".into(), &7.into(), &true.into()),
-        "{listed}"
-    );
+    let of_b = (&b["pin"], &b["data_type"], &b["group"]);
+    assert_eq!(of_b, (&"hard".into(), &7.into(), &true.into()), "{listed}");
     for key in [a, b] {
-        assert_eq!(key["replicas"], serde_json::json!([{ "name": "a store", "suspect": false }]), "{listed}");
+        assert_eq!(key["replicas"], serde_json::json!([{ "name": "a-store", "suspect": false }]), "{listed}");
     }
-    let first = document(&run(&["ls", "-l", "a", "--limit", "1", "--json"], 0));
+    let first = pool.document(&["ls", "-l", "a", "--limit", "1"], 0);
     assert_eq!((&first["keys"][0], &first["more"]), (a, &false.into()));
-    let short = document(&run(&["ls", "b", "--json"], 0));
+    let short = pool.document(&["ls", "b"], 0);
     assert_eq!(short["keys"], serde_json::json!([{ "key": "b key", "size": value.len() }]));
-    let table = String::from_utf8(run(&["ls", "-l"], 0).stdout).unwrap();
-    assert!(table.starts_with("SIZE") && table.contains("hard") && table.contains("a store"), "{table}");
+    let table = String::from_utf8(pool.ends(&["ls", "-l"], 0).stdout).unwrap();
+    assert!(table.starts_with("SIZE") && table.contains("hard") && table.contains("a-store"), "{table}");
+}
 
-    // The segments with their sizes: both objects lie in one, or one lies in each.
-    let listed = document(&run(&["segments", "--json"], 0));
+/// Both objects lie in one segment, or one lies in each.
+fn segments_are_listed_with_their_sizes(pool: &Pool, value: &[u8]) {
+    let listed = pool.document(&["segments"], 0);
     let segments = listed["segments"].as_array().unwrap();
     let of = |name: &str| segments.iter().map(|segment| segment[name].clone()).collect::<Vec<_>>();
-    assert_eq!(of("store"), ["a store", "a store"], "{listed}");
+    assert_eq!(of("store"), ["a-store", "a-store"], "{listed}");
     assert_eq!(of("size_bytes"), [64 << 20, 8 << 20], "{listed}");
     assert_eq!(of("segment"), [0, 1], "{listed}");
     let sum = |name: &str| of(name).iter().map(|value| value.as_u64().unwrap()).sum::<u64>();
     assert_eq!(sum("objects"), 2, "{listed}");
     assert!(sum("used_bytes") > value.len() as u64, "{listed}");
-    let table = String::from_utf8(run(&["segments"], 0).stdout).unwrap();
+    let table = String::from_utf8(pool.ends(&["segments"], 0).stdout).unwrap();
     assert!(table.contains("64.0 MiB") && table.contains("8.0 MiB"), "{table}");
+}
 
-    // Read a moment ago, so its lease protects it until it is forced.
-    assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "leased");
-    assert_eq!(document(&run(&["rm", "a key", "--force", "--json"], 0))["result"], "removed");
-    assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "not_found");
-    run(&["get", "a key", "-"], 1);
-
-    let huge = dir.path().join("huge");
-    std::fs::File::create(&huge).unwrap().set_len(65 << 20).unwrap();
-    let refused = document(&run(&["put", "huge", path(&huge), "--json"], 1));
-    assert_eq!(refused["result"], "refused", "larger than the segment: {refused}");
-    assert_eq!(refused["code"], "OBJECT_TOO_LARGE", "{refused}");
+/// The first was read a moment ago, so its lease protects it until it is forced.
+fn objects_are_removed(pool: &Pool) {
+    assert_eq!(pool.document(&["rm", "a key"], 1)["result"], "leased");
+    assert_eq!(pool.document(&["rm", "a key", "--force"], 0)["result"], "removed");
+    assert_eq!(pool.document(&["rm", "a key"], 1)["result"], "not_found");
+    pool.ends(&["get", "a key", "-"], 1);
 }

@@ -131,9 +131,6 @@ impl SmallFile {
 
 /// Replaces the content of `path` atomically and durably: writes a file beside it, syncs it, renames it over `path`,
 /// and syncs the directory.
-///
-/// # Errors
-/// [`DurableError::Io`]
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), DurableError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -146,26 +143,17 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), DurableError> {
 
 /// Renames a synced file and syncs the directory, without which a crash may undo the rename. Both paths must be in the
 /// same directory.
-///
-/// # Errors
-/// [`DurableError::Io`]
 pub fn durable_rename(from: &Path, to: &Path) -> Result<(), DurableError> {
     fs::rename(from, to).map_err(DurableError::io("rename to", to))?;
     sync_dir(parent(to))
 }
 
 /// Syncs `dir`, which makes the names in it durable.
-///
-/// # Errors
-/// [`DurableError::Io`]
 pub fn sync_dir(dir: &Path) -> Result<(), DurableError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(DurableError::io("sync the directory", dir))
 }
 
 /// Creates `dir` and its missing parents, durably.
-///
-/// # Errors
-/// [`DurableError::Io`]
 pub fn create_dir(dir: &Path) -> Result<(), DurableError> {
     if dir.is_dir() {
         return Ok(());
@@ -219,9 +207,6 @@ impl DirectoryLock {
 
     /// Locks `dir` like [`Self::acquire`], but waits up to `patience` while another process holds it. A process that is
     /// ending releases the lock once the kernel has freed its memory. Blocks.
-    ///
-    /// # Errors
-    /// As [`Self::acquire`].
     pub fn acquire_within(dir: &Path, patience: Duration) -> Result<Self, DurableError> {
         let begun = Instant::now();
         loop {

@@ -5,9 +5,6 @@ use std::path::Path;
 /// Tells how much room a disk has. It is injected, so that a test can fill one.
 pub trait FreeSpace: fmt::Debug + Send + Sync {
     /// Returns the bytes that this process may still write to the file system of `dir`. May block.
-    ///
-    /// # Errors
-    /// The error of the file system.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 

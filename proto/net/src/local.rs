@@ -18,9 +18,6 @@ pub fn listen_local(name: &str) -> io::Result<UnixListener> {
 
 /// Connects to an abstract name. It never waits: it fails at once if no process listens, or if too many connections
 /// wait to be accepted.
-///
-/// # Errors
-/// The system's error.
 pub fn connect_local(name: &str) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;

@@ -13,9 +13,6 @@ use crate::resolve::resolve;
 pub(crate) const BACKLOG: u32 = 4096;
 
 /// Resolves `host:port` to all its present addresses.
-///
-/// # Errors
-/// The system's error.
 pub async fn lookup(address: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host(address).await?.collect())
 }

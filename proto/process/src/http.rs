@@ -84,9 +84,6 @@ pub fn metrics_page(text: String) -> Response {
 ///
 /// Each connection serves one request, and the number of connections is bounded ([`most_connections`]), so that idle
 /// peers and scrapers keep no descriptors. A peer that takes an answer byte by byte is cut off at the end of `lifetime`.
-///
-/// # Errors
-/// The error of the listener.
 pub async fn serve(
     listener: Listener,
     router: Router,
@@ -172,9 +169,6 @@ impl From<ExchangeError> for io::Error {
 /// Sends an HTTP request to one of our processes at `address` (`host:port`), on a new connection, which must be
 /// established by `connect_by`. The URI of the request has a path only. The caller bounds the time of the answer, whose
 /// body may have `largest` bytes.
-///
-/// # Errors
-/// [`ExchangeError`]
 pub async fn exchange(
     network: &dyn Network,
     address: &str,
@@ -225,9 +219,6 @@ fn parsed(answer: Vec<u8>) -> Option<http::Response<Bytes>> {
 
 /// Sends an HTTP request without a body to one of our processes at `address` (`host:port`), on a connection of its own.
 /// Returns the status code and the body.
-///
-/// # Errors
-/// When no HTTP answer comes within two seconds.
 pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     let request = http::Request::builder().method(method).uri(path).body(Bytes::new()).map_err(invalid)?;

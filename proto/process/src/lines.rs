@@ -45,9 +45,6 @@ struct Queue {
 
 impl Lines {
     /// Starts a thread that writes to `out`.
-    ///
-    /// # Errors
-    /// The system's error if there is no thread.
     pub(crate) fn start(out: impl AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Shared { queue: Mutex::default(), changed: Condvar::new(), dropped: AtomicU64::new(0) };
         let lines = Self(Arc::new(shared));

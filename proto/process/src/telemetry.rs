@@ -91,9 +91,6 @@ pub fn dropped_lines() -> u64 {
 
 /// Sends log lines and panics of this process to standard error. If that does not take them in time, lines are dropped and
 /// counted ([`dropped_lines`]). Only errors and panics wait for it, up to a second, because the process may abort after them.
-///
-/// # Errors
-/// [`TelemetryError`]
 pub fn init(options: &LogOptions) -> Result<Log, TelemetryError> {
     let filter = EnvFilter::builder()
         .parse(&options.log)

@@ -81,9 +81,6 @@ impl<T> Loaded<T> {
     }
 
     /// Prints one line per setting: `name = "value"  # origin`. The lines are themselves a configuration file.
-    ///
-    /// # Errors
-    /// The error of `out`.
     pub fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
         let left = |setting: &Setting| match &setting.value {
             // The file can't name itself.

@@ -8,25 +8,16 @@ use crate::record::hard_state;
 use crate::types::{LogId, Vote};
 
 /// Returns the vote on a disk.
-///
-/// # Errors
-/// When the disk, or the vote, can't be read.
 pub fn vote_on(view: &dyn LogView) -> io::Result<Option<Vote>> {
     Ok(small(view, hard_state::VOTE, hard_state::decode_vote)?.map(|(vote, _)| vote))
 }
 
 /// Returns the last entry that was purged from a disk because a snapshot covers it.
-///
-/// # Errors
-/// When the disk, or the record, can't be read.
 pub fn purged_from(view: &dyn LogView) -> io::Result<Option<LogId>> {
     small(view, hard_state::PURGED, hard_state::decode_log_id)
 }
 
 /// Whether a disk holds the entry `id`, or has purged it.
-///
-/// # Errors
-/// When the disk, or what it has at that index, can't be read.
 pub fn is_on(view: &dyn LogView, id: LogId) -> io::Result<bool> {
     if purged_from(view)?.is_some_and(|purged| purged.index >= id.index) {
         return Ok(true);

@@ -28,15 +28,9 @@ pub trait LogDisk: Send + 'static {
     fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
 
     /// Removes a key; one that is absent is no error.
-    ///
-    /// # Errors
-    /// As [`Self::put`].
     fn delete(&mut self, key: &[u8]) -> io::Result<()>;
 
     /// Hands all earlier writes to the kernel, so that they survive the death of the process.
-    ///
-    /// # Errors
-    /// As [`Self::put`].
     fn flush(&mut self) -> io::Result<()>;
 
     /// Makes all flushed writes survive the loss of power.
@@ -46,9 +40,6 @@ pub trait LogDisk: Send + 'static {
     fn sync(&mut self) -> io::Result<()>;
 
     /// Replaces the mark. It is durable when this returns. It is not part of the map, and not ordered with its writes.
-    ///
-    /// # Errors
-    /// As [`Self::put`].
     fn write_mark(&mut self, mark: Mark) -> io::Result<()>;
 
     /// Returns the mark that was last written; the zero mark on a new disk.
@@ -81,21 +72,12 @@ pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// Reader of a [`LogDisk`], beside its writer. It sees each write as soon as it has been made.
 pub trait LogView: Send + Sync + 'static {
     /// Returns the value of a key.
-    ///
-    /// # Errors
-    /// When the disk cannot be read.
     fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>>;
 
     /// Returns the greatest key that is not above `key`, and its value.
-    ///
-    /// # Errors
-    /// When the disk cannot be read.
     fn floor(&self, key: &[u8]) -> io::Result<Option<KeyValue>>;
 
     /// Visits keys and values from `from` on, in order, until told to stop.
-    ///
-    /// # Errors
-    /// When the disk cannot be read.
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()>;
 }
 

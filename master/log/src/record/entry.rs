@@ -37,9 +37,6 @@ pub fn decode_entry(log_id: LogId, payload: &[u8]) -> Result<Entry, RecordError>
 }
 
 /// Like [`decode_entry`], without a copy: the entry shares the memory of `payload`.
-///
-/// # Errors
-/// As [`decode_entry`].
 pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, RecordError> {
     let mut reader = FieldReader::new(payload);
     check_format(reader.u8()?)?;

@@ -75,9 +75,6 @@ impl LogStore {
 
     /// Opens a log without a thread, and returns its writer for the caller to drive. A simulation thus decides when a
     /// batch is written and how long its sync takes. Reads run on the caller's thread.
-    ///
-    /// # Errors
-    /// [`OpenError`] for what is found on the disk.
     pub fn open_inline(
         disk: Box<dyn LogDisk>,
         options: &LogOptions,

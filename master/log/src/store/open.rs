@@ -12,9 +12,6 @@ use crate::write::options::LogOptions;
 /// Opens the log of a master. A simulation opens it on a disk that loses writes which were not synced.
 pub trait OpenLog: fmt::Debug + Send + Sync {
     /// Opens the log in `dir`, or creates it.
-    ///
-    /// # Errors
-    /// [`OpenError`] when the log there cannot be used.
     fn open(
         &self,
         dir: &Path,

@@ -30,9 +30,6 @@ pub struct Server {
 impl Server {
     /// Starts a store on the present tokio runtime. Health is served while its memory is allocated. `progress` receives
     /// the bytes that are ready and the bytes in total.
-    ///
-    /// # Errors
-    /// [`StartError`]
     pub async fn start(
         args: StoreArgs,
         network: Arc<dyn Network>,

@@ -78,9 +78,6 @@ impl RaftNode {
     }
 
     /// Changes the membership that `view` shows, one change at a time. Returns once the change is committed.
-    ///
-    /// # Errors
-    /// [`MembershipChangeError`]
     pub async fn change_members(
         &self,
         view: &MembershipView,
@@ -151,9 +148,6 @@ impl RaftNode {
 
     /// Records the addresses of members that were met at others than the membership has, and returns these members.
     /// For a leader; the voters stay. Does nothing while a change of the voters is half done.
-    ///
-    /// # Errors
-    /// [`MembershipChangeError`]
     pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, MembershipChangeError> {
         let (moved, version) = {
             let metrics = self.metrics.borrow_watched();

@@ -35,9 +35,6 @@ use crate::timing::{RaftTiming, whole_ms};
 
 impl RaftNode {
     /// Loads the newest good snapshot, applies what the log holds beyond it, and takes part in the cluster.
-    ///
-    /// # Errors
-    /// [`RaftStartError`] when the data directory cannot be used.
     pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, RaftStartError>
     where
         L: RaftLogStorage<TypeConfig>,

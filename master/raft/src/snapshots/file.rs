@@ -57,9 +57,6 @@ impl SnapshotFile {
     }
 
     /// Reads at most `max` bytes from `offset`; the result is empty at the end. Blocks.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn read_piece(&self, offset: u64, max: usize) -> io::Result<Bytes> {
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut piece = BytesMut::zeroed(left.min(max));

@@ -82,9 +82,6 @@ impl RaftService {
     }
 
     /// Serves on `listener` until `stop` completes. Open streams end with it.
-    ///
-    /// # Errors
-    /// When the listener fails.
     pub async fn serve(
         self,
         listener: Listener,

@@ -43,11 +43,36 @@ impl Pool {
         self.apply(Op::PutEnd { items });
     }
 
+    /// Puts objects `keys`, each in a call of its own.
+    fn put_each(&mut self, keys: std::ops::Range<u128>) {
+        keys.for_each(|n| self.put(n..n + 1));
+    }
+
+    fn put_item(&mut self, tenant: &str, item: PutStartItem) {
+        let key = KeyHash::of(tenant, &item.key);
+        let end = PutEndItem { key, ..support::end(item.put.0, "") };
+        self.rig.apply(Op::PutStart { tenant: tenant.to_owned(), items: vec![item] });
+        self.apply(Op::PutEnd { items: vec![end] });
+    }
+
     /// Puts object `n` with a pin.
     fn put_pinned(&mut self, n: u128, pin: PinAction) {
-        let item = PutStartItem { pin, ..support::start(n, &n.to_string(), SIZE) };
-        self.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
-        self.apply(Op::PutEnd { items: vec![support::end(n, &n.to_string())] });
+        self.put_item("", PutStartItem { pin, ..support::start(n, &n.to_string(), SIZE) });
+    }
+
+    /// Puts an object of a tenant into a group; 0 for none.
+    fn put_grouped(&mut self, tenant: &str, n: u128, group: u8) {
+        let group = (group > 0).then(|| GroupId::of(tenant, &[group]));
+        self.put_item(tenant, PutStartItem { group, ..support::start(n, &n.to_string(), SIZE) });
+    }
+
+    fn set_quota(&mut self, tenant: &str, quota: Quota) {
+        self.rig.apply(Op::SetTenant { tenant: tenant.into(), quota: Some(quota) });
+        assert!(!self.evictor.is_outdated(&self.rig.state));
+    }
+
+    fn lease(&self, n: u128) {
+        assert!(self.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
     }
 
     fn apply(&mut self, op: Op) -> Response {
@@ -62,6 +87,12 @@ impl Pool {
     fn hit(&mut self, keys: impl Iterator<Item = u128>) {
         let keys: Vec<_> = keys.map(hash).collect();
         self.evictor.hit(&keys);
+    }
+
+    fn choose_of(&mut self, tenant: &str, bytes: u64) -> Victims {
+        let tenant = Some(TenantName::new(tenant.as_bytes()));
+        let goal = EvictionGoal { tenant, bytes, objects: 0, max: 10 };
+        self.evictor.choose(goal, &self.rig.state, &self.leases, NOW, &[])
     }
 
     fn choose(&mut self, bytes: u64) -> Victims {
@@ -89,6 +120,10 @@ fn versions(chosen: &Victims) -> Vec<u128> {
     chosen.items.iter().map(|item| item.version.0).collect()
 }
 
+fn outcome(chosen: &Victims) -> (Vec<u128>, Option<EvictionBlocked>) {
+    (versions(chosen), chosen.blocked)
+}
+
 #[test]
 fn the_oldest_call_goes_first_from_its_tail_and_its_bytes_are_free() {
     let mut pool = Pool::new(&[100 * SIZE]);
@@ -104,9 +139,7 @@ fn the_oldest_call_goes_first_from_its_tail_and_its_bytes_are_free() {
 #[test]
 fn a_new_leader_orders_objects_as_they_were_put() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    for n in 1..20 {
-        pool.put(n..n + 1);
-    }
+    pool.put_each(1..20);
     pool.evictor = Evictor::of(&pool.rig.state);
     assert_eq!(pool.evict(3 * SIZE), [1, 2, 3]);
 }
@@ -115,9 +148,7 @@ fn a_new_leader_orders_objects_as_they_were_put() {
 fn a_new_leader_knows_what_was_reused_and_when() {
     const EPOCH: u64 = 5 * 60 * 1000;
     let mut pool = Pool::new(&[100 * SIZE]);
-    for n in 1..8 {
-        pool.put(n..n + 1);
-    }
+    pool.put_each(1..8);
     pool.evictor.set_time(ClusterTime(3 * EPOCH));
     pool.hit(1..2);
     pool.evictor.set_time(ClusterTime(4 * EPOCH));
@@ -147,8 +178,7 @@ fn pinned_objects_go_last_or_never() {
     pool.put_pinned(3, PinAction::Soft { until: ClusterTime(1) });
     pool.put(4..5);
     assert_eq!(pool.evict(2 * SIZE), [3, 4], "the soft pin of 3 is over");
-    let chosen = pool.choose(2 * SIZE);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![2], Some(EvictionBlocked::Pinned)));
+    assert_eq!(outcome(&pool.choose(2 * SIZE)), (vec![2], Some(EvictionBlocked::Pinned)));
 }
 
 #[test]
@@ -158,7 +188,7 @@ fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
     pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
     for n in 2..2 + LEASED {
         pool.put(n..n + 1);
-        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+        pool.lease(n);
     }
     let free = 2 + LEASED;
     pool.put(free..free + 1);
@@ -189,7 +219,7 @@ fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
     assert_eq!(versions(&chosen), [3, 4], "it counts as used when its pin ended");
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![1], Some(EvictionBlocked::Empty)));
+    assert_eq!(outcome(&chosen), (vec![1], Some(EvictionBlocked::Empty)));
 }
 
 #[test]
@@ -199,8 +229,7 @@ fn a_new_version_has_its_own_pin() {
     assert_eq!(pool.choose(SIZE).blocked, Some(EvictionBlocked::Pinned));
     let item =
         PutStartItem { mode: PutMode::Upsert, pin: PinAction::Disable, ..support::start(9, "1", SIZE) };
-    pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
-    pool.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
+    pool.put_item("", item);
     assert_eq!(pool.evict(SIZE), [9]);
 }
 
@@ -214,8 +243,7 @@ fn a_hard_pin_that_the_order_has_not_heard_of_yet_protects() {
     let item = PutStartItem { mode: PutMode::Upsert, pin: PinAction::Hard, ..support::start(9, "1", SIZE) };
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
     pool.rig.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
-    let chosen = pool.choose(SIZE);
-    assert_eq!((versions(&chosen), chosen.blocked), (vec![], Some(EvictionBlocked::Pinned)));
+    assert_eq!(outcome(&pool.choose(SIZE)), (vec![], Some(EvictionBlocked::Pinned)));
 }
 
 #[test]
@@ -224,8 +252,7 @@ fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
     let group = Some(GroupId::of("", b"g"));
     for (n, pin) in [(1, PinAction::Preserve), (2, PinAction::Hard)] {
         let item = PutStartItem { pin, group, ..support::start(n, &n.to_string(), SIZE) };
-        pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
-        pool.apply(Op::PutEnd { items: vec![support::end(n, &n.to_string())] });
+        pool.put_item("", item);
     }
     assert_eq!(pool.choose(1).blocked, Some(EvictionBlocked::Pinned));
     let items = vec![RemoveItem { key: b"2".to_vec(), version: PutId(2), reuse_at: ClusterTime(0) }];
@@ -237,24 +264,20 @@ fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
 fn hard_pins_of_each_tenant_are_looked_at_in_turn() {
     const PINNED: u128 = 100;
     let mut pool = Pool::new(&[400 * SIZE]);
-    let quota = Some(Quota { bytes: 200 * SIZE, objects: 0 });
-    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
-    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    pool.set_quota("a", Quota { bytes: 200 * SIZE, objects: 0 });
     for n in 1..=PINNED {
         pool.put_pinned(n, PinAction::Hard);
     }
     // The member that protected a group of the tenant is gone.
-    let (group, tenant) = (Some(GroupId::of("a", b"g")), String::from("a"));
+    let group = Some(GroupId::of("a", b"g"));
     for (n, pin) in [(PINNED + 1, PinAction::Preserve), (PINNED + 2, PinAction::Hard)] {
         let item = PutStartItem { pin, group, ..support::start(n, &n.to_string(), SIZE) };
-        pool.rig.apply(Op::PutStart { tenant: tenant.clone(), items: vec![item] });
-        let key = KeyHash::of("a", n.to_string().as_bytes());
-        pool.apply(Op::PutEnd { items: vec![PutEndItem { key, ..support::end(n, "") }] });
+        pool.put_item("a", item);
     }
     assert_eq!(pool.choose(1).blocked, Some(EvictionBlocked::Pinned));
     let key = (PINNED + 2).to_string().into_bytes();
     let items = vec![RemoveItem { key, version: PutId(PINNED + 2), reuse_at: ClusterTime(0) }];
-    pool.apply(Op::Remove { tenant, items });
+    pool.apply(Op::Remove { tenant: "a".into(), items });
     assert_eq!(pool.evict(1), [PINNED + 1]);
 }
 
@@ -262,7 +285,7 @@ fn hard_pins_of_each_tenant_are_looked_at_in_turn() {
 fn marks_that_are_taken_back_are_told() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..4 {
-        put_grouped(&mut pool, "", n, 1);
+        pool.put_grouped("", n, 1);
     }
     assert!(!pool.leases.marks_taken_back());
     let members = pool.rig.state.group(GroupId::of("", &[1])).unwrap().members;
@@ -275,14 +298,12 @@ fn marks_that_are_taken_back_are_told() {
 #[test]
 fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    for n in 1..9 {
-        pool.put(n..n + 1);
-    }
-    assert!(pool.leases.grant(PutId(1), 0, ClusterTime(NOW.0 + 1)));
+    pool.put_each(1..9);
+    pool.lease(1);
     assert!(pool.leases.grant(PutId(2), 0, NOW), "this one has just ended");
     assert_eq!(pool.evict(2 * SIZE), [2, 3]);
     for n in 4..9 {
-        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+        pool.lease(n);
     }
     let chosen = pool.choose(SIZE);
     assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(EvictionBlocked::Leased)));
@@ -295,11 +316,10 @@ fn a_free_object_behind_many_leased_ones_is_found_by_the_next_choices() {
     let mut pool = Pool::new(&[400 * SIZE]);
     for n in 1..=LEASED {
         pool.put(n..n + 1);
-        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+        pool.lease(n);
     }
     pool.put(LEASED + 1..LEASED + 2);
-    let found = (0..16).map(|_| pool.choose(SIZE)).map(|chosen| (versions(&chosen), chosen.blocked));
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = (0..16).map(|_| outcome(&pool.choose(SIZE))).collect();
     let at =
         found.iter().position(|(found, _)| *found == [LEASED + 1]).expect("within one turn of the leader");
     assert!(found[..at].iter().all(|(_, blocked)| blocked.is_none()), "{found:?}");
@@ -316,10 +336,7 @@ fn candidates_that_were_passed_over_before_the_last_victim_do_not_count() {
     }
     assert_eq!(free.map(|_| pool.evict(SIZE)), free.map(|n| vec![n]));
     pool.put(last..last + 1);
-    let found = [(); 3].map(|()| {
-        let chosen = pool.choose(SIZE);
-        (versions(&chosen), chosen.blocked)
-    });
+    let found = [(); 3].map(|()| outcome(&pool.choose(SIZE)));
     assert_eq!(found, [(vec![], None), (vec![], None), (vec![last], None)]);
 }
 
@@ -329,7 +346,7 @@ fn a_free_object_is_found_after_objects_that_were_passed_over_have_gone() {
     let mut pool = Pool::new(&[400 * SIZE]);
     for n in 1..=LEASED {
         pool.put(n..n + 1);
-        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+        pool.lease(n);
     }
     let blocked = [(); 4].map(|()| pool.choose(SIZE).blocked);
     assert_eq!(blocked, [None, None, None, Some(EvictionBlocked::Leased)], "all were passed over");
@@ -337,11 +354,8 @@ fn a_free_object_is_found_after_objects_that_were_passed_over_have_gone() {
     let remove =
         |n: u128| RemoveItem { key: n.to_string().into_bytes(), version: PutId(n), reuse_at: ClusterTime(0) };
     pool.apply(Op::Remove { tenant: String::new(), items: gone.map(remove).collect() });
-    (0..LEASED / 2).for_each(|n| pool.put(LEASED + 1 + n..LEASED + 2 + n));
-    let found = [(); 2].map(|()| {
-        let chosen = pool.choose(SIZE);
-        (versions(&chosen), chosen.blocked)
-    });
+    pool.put_each(LEASED + 1..LEASED + LEASED / 2 + 1);
+    let found = [(); 2].map(|()| outcome(&pool.choose(SIZE)));
     assert_eq!(found, [(vec![], None), (vec![LEASED + 1], None)]);
 }
 
@@ -349,24 +363,18 @@ fn a_free_object_is_found_after_objects_that_were_passed_over_have_gone() {
 fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
     const LEASED: u128 = 100;
     let mut pool = Pool::new(&[400 * SIZE]);
-    let quota = Some(Quota { bytes: 200 * SIZE, objects: 0 });
-    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
-    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    pool.set_quota("a", Quota { bytes: 200 * SIZE, objects: 0 });
     for n in 1..=2 * LEASED {
-        put_grouped(&mut pool, if n <= LEASED { "" } else { "a" }, n, 0);
-        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+        pool.put_grouped(if n <= LEASED { "" } else { "a" }, n, 0);
+        pool.lease(n);
     }
     let free = 2 * LEASED + 1;
-    put_grouped(&mut pool, "a", free, 0);
-    let want = EvictionGoal { tenant: Some(TenantName::new(b"a")), bytes: SIZE, objects: 0, max: 10 };
+    pool.put_grouped("a", free, 0);
     // The pool passes over more candidates than the tenant has: those of others, which are older.
     for _ in 0..2 {
         assert_eq!(pool.choose(SIZE), Victims::default());
     }
-    let found = [(); 4].map(|()| {
-        let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
-        (versions(&chosen), chosen.blocked)
-    });
+    let found = [(); 4].map(|()| outcome(&pool.choose_of("a", SIZE)));
     let all_were_passed_over = (vec![], Some(EvictionBlocked::Leased));
     assert_eq!(found, [(vec![], None), (vec![free], None), (vec![], None), all_were_passed_over]);
 }
@@ -416,9 +424,7 @@ fn objects_whose_eviction_was_refused_are_candidates_again() {
 #[test]
 fn objects_on_suspect_stores_stay() {
     let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
-    for n in 1..41 {
-        pool.put(n..n + 1);
-    }
+    pool.put_each(1..41);
     let on_first = pool.rig.state.stores().next().unwrap().objects;
     assert!((1..40).contains(&on_first), "{on_first}");
     let chosen = pool.choose_without(u64::MAX, &[StoreId(1)]);
@@ -429,18 +435,13 @@ fn objects_on_suspect_stores_stay() {
 
 #[test]
 fn objects_of_a_store_that_was_suspect_for_a_moment_keep_their_place() {
-    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
-    for n in 1..41 {
-        pool.put(n..n + 1);
-    }
-    pool.hit([3, 4, 5].into_iter());
-    let before = versions(&pool.choose(u64::MAX));
-    // The same again, with a suspicion on the way.
-    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
-    for n in 1..41 {
-        pool.put(n..n + 1);
-    }
-    pool.hit([3, 4, 5].into_iter());
+    let [mut pool, mut same] = [(); 2].map(|()| {
+        let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
+        pool.put_each(1..41);
+        pool.hit(3..6);
+        pool
+    });
+    let before = versions(&same.choose(u64::MAX));
     let evicted = versions(&pool.choose_without(3 * SIZE, &[StoreId(1)]));
     assert_eq!(evicted.len(), 3);
     let passed = before.iter().position(|n| *n == evicted[2]).unwrap();
@@ -452,9 +453,7 @@ fn objects_of_a_store_that_was_suspect_for_a_moment_keep_their_place() {
 #[test]
 fn objects_aside_are_looked_at_again_when_other_stores_count() {
     let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE, 100 * SIZE]);
-    for n in 1..61 {
-        pool.put(n..n + 1);
-    }
+    pool.put_each(1..61);
     let on =
         |pool: &Pool, store| pool.rig.state.stores().find(|it| it.store == StoreId(store)).unwrap().objects;
     let counts = [on(&pool, 1), on(&pool, 2), on(&pool, 3)];
@@ -471,10 +470,8 @@ fn objects_aside_are_looked_at_again_when_other_stores_count() {
 #[test]
 fn a_used_object_outlives_those_put_before_and_after_it() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    for n in 1..21 {
-        pool.put(n..n + 1);
-    }
-    pool.hit([5, 6].into_iter());
+    pool.put_each(1..21);
+    pool.hit(5..7);
     assert!(pool.evict(12 * SIZE).iter().all(|n| ![5, 6].contains(n)));
 }
 
@@ -551,27 +548,18 @@ proptest! {
     }
 }
 
-/// Puts an object of a tenant into a group; 0 for none.
-fn put_grouped(pool: &mut Pool, tenant: &str, n: u128, group: u8) {
-    let group = (group > 0).then(|| GroupId::of(tenant, &[group]));
-    let item = PutStartItem { group, ..support::start(n, &n.to_string(), SIZE) };
-    pool.rig.apply(Op::PutStart { tenant: tenant.to_owned(), items: vec![item] });
-    let key = KeyHash::of(tenant, n.to_string().as_bytes());
-    pool.apply(Op::PutEnd { items: vec![PutEndItem { key, ..support::end(n, "") }] });
-}
-
 #[test]
 fn a_group_goes_as_a_whole_and_a_leased_or_pinned_member_protects_it() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..4 {
-        put_grouped(&mut pool, "", n, 1);
+        pool.put_grouped("", n, 1);
     }
     for n in 4..7 {
-        put_grouped(&mut pool, "", n, 2);
+        pool.put_grouped("", n, 2);
     }
     pool.put(7..8);
     // One member is leased: the next unit goes, and nothing of the first is marked.
-    assert!(pool.leases.grant(PutId(2), 0, ClusterTime(NOW.0 + 1)));
+    pool.lease(2);
     let mut evicted = pool.evict(1);
     evicted.sort_unstable();
     assert_eq!(evicted, [4, 5, 6]);
@@ -584,11 +572,9 @@ fn a_group_goes_as_a_whole_and_a_leased_or_pinned_member_protects_it() {
 #[test]
 fn a_use_of_one_member_renews_its_group_and_a_new_leader_keeps_groups_together() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    put_grouped(&mut pool, "", 1, 1);
-    put_grouped(&mut pool, "", 2, 1);
-    for n in 3..8 {
-        pool.put(n..n + 1);
-    }
+    pool.put_grouped("", 1, 1);
+    pool.put_grouped("", 2, 1);
+    pool.put_each(3..8);
     pool.evictor.hit(&[GroupId::of("", &[1]).unit()]);
     assert_eq!(pool.evict(1), [3]);
     pool.evictor = Evictor::of(&pool.rig.state);
@@ -601,7 +587,7 @@ fn a_use_of_one_member_renews_its_group_and_a_new_leader_keeps_groups_together()
 #[test]
 fn a_group_that_a_put_is_about_to_join_stays() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    put_grouped(&mut pool, "", 1, 1);
+    pool.put_grouped("", 1, 1);
     let group = Some(GroupId::of("", &[1]));
     let item = PutStartItem { group, ..support::start(2, "2", SIZE) };
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
@@ -617,19 +603,16 @@ fn a_group_that_a_put_is_about_to_join_stays() {
 #[test]
 fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    let quota = Some(Quota { bytes: 10 * SIZE, objects: 0 });
-    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
-    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    let quota = Quota { bytes: 10 * SIZE, objects: 0 };
+    pool.set_quota("a", quota);
     for n in 1..4 {
-        put_grouped(&mut pool, "", n, 0);
+        pool.put_grouped("", n, 0);
     }
     for n in 4..7 {
-        put_grouped(&mut pool, "a", n, 0);
+        pool.put_grouped("a", n, 0);
     }
-    put_grouped(&mut pool, "", 7, 0);
-    let a = Some(TenantName::new(b"a"));
-    let want = EvictionGoal { tenant: a, bytes: SIZE, objects: 0, max: 10 };
-    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
+    pool.put_grouped("", 7, 0);
+    let chosen = pool.choose_of("a", SIZE);
     assert_eq!(versions(&chosen), [4]);
     pool.evictor.keep(&chosen.items, &pool.rig.state);
     pool.leases.unmark(PutId(4));
@@ -639,16 +622,13 @@ fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
     let mut last = pool.evict(2 * SIZE);
     last.sort_unstable();
     assert_eq!(last, [4, 7]);
-    let nobody = EvictionGoal { tenant: Some(TenantName::new(b"b")), ..want };
-    let chosen = pool.evictor.choose(nobody, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(EvictionBlocked::Empty)));
+    assert_eq!(outcome(&pool.choose_of("b", SIZE)), (vec![], Some(EvictionBlocked::Empty)));
     // Another tenant that gets a quota needs an order of its own.
-    put_grouped(&mut pool, "b", 8, 0);
-    pool.rig.apply(Op::SetTenant { tenant: "b".into(), quota });
+    pool.put_grouped("b", 8, 0);
+    pool.rig.apply(Op::SetTenant { tenant: "b".into(), quota: Some(quota) });
     assert!(pool.evictor.is_outdated(&pool.rig.state));
     pool.evictor = Evictor::of(&pool.rig.state);
-    let chosen = pool.evictor.choose(nobody, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!(versions(&chosen), [8]);
+    assert_eq!(versions(&pool.choose_of("b", SIZE)), [8]);
 }
 
 #[test]
@@ -656,29 +636,27 @@ fn a_tenant_that_puts_while_it_gets_a_quota_needs_a_new_order() {
     let mut pool = Pool::new(&[100 * SIZE]);
     assert!(!pool.evictor.is_outdated(&pool.rig.state));
     for n in 1..4 {
-        put_grouped(&mut pool, "a", n, 0);
+        pool.put_grouped("a", n, 0);
     }
     let quota = Some(Quota { bytes: 10 * SIZE, objects: 0 });
     pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
-    put_grouped(&mut pool, "a", 4, 0);
+    pool.put_grouped("a", 4, 0);
     let a = TenantName::new(b"a");
     assert!(!pool.evictor.has_order(&a), "its older objects would stay in the common order");
     assert!(pool.evictor.is_outdated(&pool.rig.state));
     pool.evictor = Evictor::of(&pool.rig.state);
     assert!(!pool.evictor.is_outdated(&pool.rig.state));
-    put_grouped(&mut pool, "a", 5, 0);
-    let want = EvictionGoal { tenant: Some(a), bytes: u64::MAX, objects: 0, max: 10 };
-    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!(versions(&chosen), [1, 2, 3, 4, 5]);
+    pool.put_grouped("a", 5, 0);
+    assert_eq!(versions(&pool.choose_of("a", u64::MAX)), [1, 2, 3, 4, 5]);
 }
 
 #[test]
 fn a_pool_is_in_excess_whatever_waits_for_the_sweep() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..=98 {
-        put_grouped(&mut pool, "", n, 0);
+        pool.put_grouped("", n, 0);
     }
-    put_grouped(&mut pool, "a", 99, 0);
+    pool.put_grouped("a", 99, 0);
     let remove_all = |tenant: &str| Op::RemoveAll { tenant: tenant.into(), reuse_at: ClusterTime(0) };
     pool.rig.apply(remove_all("a"));
     assert!(pool.rig.state.needs_sweep());
@@ -693,11 +671,9 @@ fn a_pool_is_in_excess_whatever_waits_for_the_sweep() {
 #[test]
 fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
     let mut pool = Pool::new(&[1000 * SIZE]);
-    let quota = Some(Quota { bytes: 0, objects: 10 });
-    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
-    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    pool.set_quota("a", Quota { bytes: 0, objects: 10 });
     for n in 1..11 {
-        put_grouped(&mut pool, "a", n, 0);
+        pool.put_grouped("a", n, 0);
     }
     let expected = Excess { bytes: 0, objects: 1 };
     assert_eq!(
@@ -715,19 +691,15 @@ fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
 #[test]
 fn tenants_are_looked_at_when_they_put_when_limits_change_and_by_a_new_leader() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    let set_quota = |pool: &mut Pool, tenant: &str, objects| {
-        let quota = Some(Quota { bytes: 0, objects });
-        pool.rig.apply(Op::SetTenant { tenant: tenant.into(), quota });
-        assert!(!pool.evictor.is_outdated(&pool.rig.state));
-    };
+    let quota = |objects| Quota { bytes: 0, objects };
     let names = ["a", "b"].map(|tenant| TenantName::new(tenant.as_bytes()));
     for (n, tenant) in [(1, "a"), (2, "b")] {
-        set_quota(&mut pool, tenant, 10);
-        put_grouped(&mut pool, tenant, n, 0);
+        pool.set_quota(tenant, quota(10));
+        pool.put_grouped(tenant, n, 0);
     }
     assert_eq!(pool.evictor.take_touched(9), names);
     assert_eq!(pool.evictor.take_touched(9), []);
-    set_quota(&mut pool, "b", 1);
+    pool.set_quota("b", quota(1));
     assert_eq!(pool.evictor.take_touched(1), names[..1], "some at a time");
     assert_eq!(pool.evictor.take_touched(9), names[1..]);
     pool.rig.apply(Op::SetSettings(Settings::default()));
@@ -747,7 +719,7 @@ fn an_evictor_remembers_no_tenant_that_has_nothing_left() {
     assert!(!pool.evictor.is_outdated(&pool.rig.state));
     for n in 1..=50 {
         let name = format!("tenant-{n}");
-        put_grouped(&mut pool, &name, n, 0);
+        pool.put_grouped(&name, n, 0);
         let tenant = TenantName::new(name.as_bytes());
         assert_eq!(pool.evictor.take_touched(9), [tenant], "it is looked at once, and no other is");
         assert!(pool.evictor.has_order(&tenant));
@@ -757,8 +729,6 @@ fn an_evictor_remembers_no_tenant_that_has_nothing_left() {
     }
     assert_eq!(pool.evictor.orders(), 2, "the common one, and one that all of them had in turn");
     // One that comes back begins again.
-    put_grouped(&mut pool, "tenant-1", 51, 0);
-    let want = EvictionGoal { tenant: Some(TenantName::new(b"tenant-1")), bytes: SIZE, objects: 0, max: 10 };
-    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
-    assert_eq!(versions(&chosen), [51]);
+    pool.put_grouped("tenant-1", 51, 0);
+    assert_eq!(versions(&pool.choose_of("tenant-1", SIZE)), [51]);
 }

@@ -72,29 +72,17 @@ impl v1::raft_server::Raft for Scripted {
         Ok(Response::new(answers.boxed()))
     }
 
-    async fn meet(&self, _: Request<v1::MeetRequest>) -> Reply<v1::MeetReply> {
-        Err(Status::unimplemented("meet"))
-    }
-    async fn found(&self, _: Request<v1::FoundRequest>) -> Reply<v1::FoundReply> {
-        Err(Status::unimplemented("found"))
-    }
-    async fn append(&self, _: Request<v1::AppendRequest>) -> Reply<v1::AppendReply> {
-        Err(Status::unimplemented("append"))
-    }
-    async fn vote(&self, _: Request<v1::VoteRequest>) -> Reply<v1::VoteReply> {
-        Err(Status::unimplemented("vote"))
-    }
-    async fn pre_vote(&self, _: Request<v1::VoteRequest>) -> Reply<v1::VoteReply> {
-        Err(Status::unimplemented("pre_vote"))
-    }
     async fn install_snapshot(&self, _: Request<Streaming<v1::SnapshotPiece>>) -> Reply<v1::SnapshotReply> {
-        Err(Status::unimplemented("install_snapshot"))
+        Err(Status::unimplemented("appends alone"))
     }
-    async fn transfer_leader(
-        &self,
-        _: Request<v1::RaftTransferLeaderRequest>,
-    ) -> Reply<v1::RaftTransferLeaderReply> {
-        Err(Status::unimplemented("transfer_leader"))
+
+    mc_testkit::not_served! { "appends alone":
+        meet(MeetRequest) -> MeetReply;
+        found(FoundRequest) -> FoundReply;
+        append(AppendRequest) -> AppendReply;
+        vote(VoteRequest) -> VoteReply;
+        pre_vote(VoteRequest) -> VoteReply;
+        transfer_leader(RaftTransferLeaderRequest) -> RaftTransferLeaderReply;
     }
 }
 

@@ -26,6 +26,19 @@ fn client(address: &str) -> RaftClient<Channel> {
     RaftClient::new(TcpNetwork.channel(address, ChannelOptions::default()).unwrap())
 }
 
+/// Starts the only master with a clock that stands still until the returned one is moved, and asks it for a vote.
+async fn started_at(pool: &mut Pool, ms: u64) -> (Arc<AtomicU64>, RaftClient<Channel>, v1::VoteRequest) {
+    let now = Arc::new(AtomicU64::new(ms));
+    pool.clock = Clock::from_fn({
+        let now = now.clone();
+        move || Duration::from_millis(now.load(Ordering::Relaxed))
+    });
+    pool.start(0).await.unwrap();
+    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
+    let vote = vote_request(100, NodeId(7), peer.envelope(pool.members[0].id));
+    (now, client(&pool.members[0].address), vote)
+}
+
 fn vote_request(term: u64, from: NodeId, envelope: v1::Envelope) -> v1::VoteRequest {
     vote_request_to_wire(&VoteRequest::new(Vote::new(term, from), None), envelope)
 }
@@ -122,16 +135,7 @@ async fn a_restarted_voter_keeps_out_of_elections_until_its_leases_are_over() {
     pool.write(1).await;
     pool.stop(0).await;
 
-    let now = Arc::new(AtomicU64::new(1_000));
-    pool.clock = Clock::from_fn({
-        let now = now.clone();
-        move || Duration::from_millis(now.load(Ordering::Relaxed))
-    });
-    pool.start(0).await.unwrap();
-    let us = pool.members[0].id;
-    let mut client = client(&pool.members[0].address);
-    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
-    let vote = vote_request(100, NodeId(7), peer.envelope(us));
+    let (now, mut client, vote) = started_at(&mut pool, 1_000).await;
 
     // Its clock stands still, so it waits for ever: a single voter would otherwise lead within 600 ms.
     let until = tokio::time::Instant::now() + Duration::from_millis(1000);
@@ -162,16 +166,7 @@ async fn a_restarted_voter_waits_for_the_longer_of_the_recorded_and_the_configur
     // It promised a longer time a moment ago, under another timing.
     let wan = Duration::from_secs(1);
     pool.members[0].vote_timing.set(wan);
-    let now = Arc::new(AtomicU64::new(0));
-    pool.clock = Clock::from_fn({
-        let now = now.clone();
-        move || Duration::from_millis(now.load(Ordering::Relaxed))
-    });
-    pool.start(0).await.unwrap();
-    let us = pool.members[0].id;
-    let mut client = client(&pool.members[0].address);
-    let peer = LocalNode { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
-    let vote = vote_request(100, NodeId(7), peer.envelope(us));
+    let (now, mut client, vote) = started_at(&mut pool, 0).await;
     now.store(999, Ordering::Relaxed);
     assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
     assert_eq!(

@@ -11,7 +11,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mc_tests::{Cluster, fill, http_get, until_within};
+use mc_tests::{Cluster, fill, is_ready, until_within};
 
 use common::{Counts, Load, Loaded, median, ms};
 
@@ -66,10 +66,7 @@ async fn main() {
     cluster.masters[follower].start();
     let restarted = Instant::now();
     let address = cluster.master_http(follower).to_owned();
-    until_within(PATIENCE, "the follower is ready", async || {
-        matches!(http_get(&address, "/readyz").await, Ok((200, _)))
-    })
-    .await;
+    until_within(PATIENCE, "the follower is ready", async || is_ready(&address).await).await;
     let restart = restarted.elapsed();
     let disk = cluster.master_dir(follower).join("log");
     let log_bytes = files(&disk).iter().map(|path| len(path)).sum::<u64>() as f64;

@@ -44,8 +44,8 @@ pub use history::{AVOIDED_FOR, History, Recorder};
 pub use lossy::LossyMaster;
 pub use machine::Machine;
 pub use mc_testkit::{
-    Daemon, Link, Links, Ports, Seeded, assert_refused, bare_command, eventually, http_get, passed_over,
-    printed_config, report, setting, unit_arguments, until, until_within,
+    Daemon, Link, Links, Ports, Seeded, assert_refused, bare_command, eventually, http_get, is_ready,
+    passed_over, printed_config, report, setting, unit_arguments, until, until_within,
 };
 pub use power::{Power, Taken};
 pub use process::Process;

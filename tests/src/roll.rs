@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{Cluster, http_get, until_within};
+use crate::{Cluster, is_ready, until_within};
 
 /// Longest wait for a master that was rolled. Without `--ephemeral` a leader gives one vote a minute to what starts with an
 /// empty disk.
@@ -60,7 +60,7 @@ impl Cluster {
     /// Waits until one master says at `/readyz` that it is ready.
     pub async fn master_ready(&self, master: usize) {
         until_within(READY, format!("{} is ready", self.masters[master].name()), async || {
-            matches!(http_get(self.master_http(master), "/readyz").await, Ok((200, _)))
+            is_ready(self.master_http(master)).await
         })
         .await;
     }

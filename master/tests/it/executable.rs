@@ -2,7 +2,7 @@
 
 use mc_process::http::request;
 use mc_testkit::{
-    Daemon, Ports, assert_refused, bare_command, eventually, http_get, printed_config, setting,
+    Daemon, Ports, assert_refused, bare_command, eventually, http_get, is_ready, printed_config, setting,
     unit_arguments, until,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -100,8 +100,7 @@ async fn the_metadata_port_serves_the_table_of_the_cluster() {
     let args = [&args[..], &["--metadata-listen", ANY]].concat();
     let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
     let (http, metadata) = (master.address("http").await, master.address("metadata").await);
-    until("the master leads", async || http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200))
-        .await;
+    until("the master leads", async || is_ready(&http).await).await;
     for (method, address, answer) in [
         ("PUT", &http, (200, "metadata updated\n")),
         ("GET", &metadata, (200, "")),
@@ -120,8 +119,7 @@ async fn metrics_have_both_names_where_that_is_wanted() {
         ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY, "--mooncake-metrics"];
     let mut master = Daemon::start(MASTER, &dir.path().join("master"), &args);
     let http = master.address("http").await;
-    until("the master leads", async || http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200))
-        .await;
+    until("the master leads", async || is_ready(&http).await).await;
     let (_, page) = http_get(&http, "/metrics").await.unwrap();
     for line in ["mc_objects 0", "master_key_count 0"] {
         assert_eq!(page.lines().filter(|shown| *shown == line).count(), 1, "{line} in\n{page}");
@@ -204,10 +202,7 @@ async fn a_cluster_of_one_becomes_ready_and_ends_with_0_when_it_is_told_to() {
     let args = ["--single", "--listen", ANY, "--raft-listen", ANY, "--http-listen", ANY];
     let mut master = Daemon::start(MASTER, &dir, &args);
     let http = master.address("http").await;
-    until("the master is ready", async || {
-        http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200)
-    })
-    .await;
+    until("the master is ready", async || is_ready(&http).await).await;
     assert!(dir.join("mc-data/master").is_dir(), "where the printed default says");
     assert_eq!(master.terminate().await.code(), Some(0), "{}", master.output());
 }

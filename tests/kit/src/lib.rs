@@ -16,7 +16,7 @@ mod wait;
 
 pub use daemon::Daemon;
 pub use executable::{assert_refused, bare_command, printed_config, setting, unit_arguments};
-pub use http::http_get;
+pub use http::{http_get, is_ready};
 pub use links::{Link, Links, STORES_AT};
 pub use ports::Ports;
 pub use report::{passed_over, report};

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use mc_client::{Code, Put};
-use mc_tests::{Cluster, http_get, mcctl, until};
+use mc_tests::{Cluster, is_ready, mcctl, until};
 use mc_types::NodeId;
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_reserve_that_the_disk_does_not_have_refuses_puts_and_nothing_else() {
     assert_eq!(client.get("kept").await.unwrap().as_deref(), Some(&b"value"[..]));
     assert!(client.remove("removed", true).await.unwrap());
     assert!(!client.exist("removed").await.unwrap());
-    assert!(matches!(http_get(cluster.master_http(0), "/readyz").await, Ok((200, _))));
+    assert!(is_ready(cluster.master_http(0)).await);
 }
 
 #[tokio::test]

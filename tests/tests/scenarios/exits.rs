@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::Duration;
 
-use mc_tests::{Faulty, Ports, Process, http_get, mcctl_exe, until};
+use mc_tests::{Faulty, Ports, Process, is_ready, mcctl_exe, until};
 use tempfile::TempDir;
 
 use Flag::{Bare, Gone, Is};
@@ -129,10 +129,7 @@ async fn a_master_whose_peers_cannot_be_its_cluster() {
         ],
     );
     other.start();
-    until("another cluster runs", async || {
-        http_get(&other_http, "/readyz").await.is_ok_and(|(code, _)| code == 200)
-    })
-    .await;
+    until("another cluster runs", async || is_ready(&other_http).await).await;
 
     // Given: a cluster of one master.
     let (http, data) = (starts.ports.address(), starts.path("own"));
@@ -141,10 +138,7 @@ async fn a_master_whose_peers_cannot_be_its_cluster() {
         &[("--raft-listen", Is(&own)), ("--http-listen", Is(&http)), ("--data-dir", Is(&data))],
     );
     formed.start();
-    until("a cluster is formed", async || {
-        http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200)
-    })
-    .await;
+    until("a cluster is formed", async || is_ready(&http).await).await;
     assert_eq!(formed.terminate().await.code(), Some(0));
 
     let peers = |list: &[&str]| list.join(",");
@@ -183,8 +177,7 @@ async fn a_master_whose_peers_cannot_be_its_cluster() {
         ],
     );
     beside.start();
-    until("it goes on alone", async || http_get(&http, "/readyz").await.is_ok_and(|(code, _)| code == 200))
-        .await;
+    until("it goes on alone", async || is_ready(&http).await).await;
     assert!(other.is_running(), "none of this touched the other cluster");
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mc_tests::{
-    Cluster, Fault, Faults, Process, Running, Workload, eventually, http_get, mcctl, until, until_within,
+    Cluster, Fault, Faults, Process, Running, Workload, eventually, is_ready, mcctl, until, until_within,
 };
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
@@ -72,8 +72,7 @@ async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
     cluster.wipe_master(lost);
     cluster.masters[lost].start();
 
-    let ready =
-        async |master: usize| matches!(http_get(cluster.master_http(master), "/readyz").await, Ok((200, _)));
+    let ready = async |master: usize| is_ready(cluster.master_http(master)).await;
     let (mut copied, mut others_ready, mut too_early) = (false, false, 0);
     until_within(Duration::from_secs(60), "the new node votes in the place of the old one", async || {
         // Asked first: a master that voted when it called itself ready votes afterwards, too.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_tests::{Cluster, Fault, Faults, Running, Workload, eventually, http_get, mcctl, until};
+use mc_tests::{Cluster, Fault, Faults, Running, Workload, eventually, http_get, is_ready, mcctl, until};
 use serde_json::Value;
 
 /// Entries that a master may lack and count as having caught up: under load nobody has all of them.
@@ -76,10 +76,7 @@ async fn upgrade(cluster: &mut Cluster, running: &Running, restarted: &Fault) {
         assert_eq!(status.code(), Some(0), "a master that is asked to stop stops well");
         cluster.masters[next].start();
         restarted.happened();
-        until("it is ready", async || {
-            matches!(http_get(cluster.master_http(next), "/readyz").await, Ok((200, _)))
-        })
-        .await;
+        until("it is ready", async || is_ready(cluster.master_http(next)).await).await;
         let raft = cluster.master_raft(next).to_owned();
         until(format!("all are heard, and {raft} lags by little"), async || {
             let (code, said) = mcctl(cluster, &LIST).await;

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mc_client::{Builder, Client};
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1;
 use tempfile::TempDir;
 
 use mc_testkit::STORES_AT;
 
-use crate::{Faulty, Links, Ports, Process, http_get, until};
+use crate::{Faulty, Links, Ports, Process, by_hand, http_get, is_ready, until};
 
 /// Lines of each process' output that a failed test shows.
 const TAIL: usize = 60;
@@ -316,14 +315,8 @@ impl Cluster {
 
     /// Asks one master for its status; returns `None` if it does not answer within half a second.
     pub async fn status(&self, master: usize) -> Option<v1::StatusReply> {
-        let channel = TcpNetwork.channel(&self.clients[master], ChannelOptions::default()).ok()?;
-        let caller = v1::Caller {
-            version_min: *mc_proto::VERSIONS.start(),
-            version_max: *mc_proto::VERSIONS.end(),
-            ..v1::Caller::default()
-        };
-        let mut client = v1::master_client::MasterClient::new(channel);
-        let asked = client.status(v1::StatusRequest { caller: Some(caller) });
+        let mut client = by_hand::master_at(&self.clients[master]);
+        let asked = client.status(v1::StatusRequest { caller: Some(by_hand::caller()) });
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
     }
 
@@ -413,10 +406,7 @@ impl Cluster {
         let mut ask: Vec<String> = masters.collect();
         ask.extend(running(&mut self.stores).into_iter().map(|n| self.store_http[n].clone()));
         for address in ask {
-            until(format!("{address} is ready"), async || {
-                matches!(http_get(&address, "/readyz").await, Ok((200, _)))
-            })
-            .await;
+            until(format!("{address} is ready"), async || is_ready(&address).await).await;
         }
     }
 

@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod bulk;
+pub mod by_hand;
 pub mod checker;
 mod cluster;
 mod command;

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_net::{Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_client::MasterClient, master_server::Master, master_server::MasterServer};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
+
+use crate::by_hand;
 
 /// A proxy in front of a cluster of one master that loses the first reply of every client call.
 ///
@@ -55,10 +57,9 @@ impl LossyMaster {
     pub async fn start(behind: &str) -> Self {
         let listener = TcpNetwork.listen("127.0.0.1:0").await.expect("a free port");
         let address = listener.address.to_string();
-        let channel = TcpNetwork.channel(behind, ChannelOptions::default()).expect("an address");
         let lost = Arc::new(Mutex::new(Lost::default()));
         let proxy =
-            Proxy { master: MasterClient::new(channel), address: address.clone(), lost: lost.clone() };
+            Proxy { master: by_hand::master_at(behind), address: address.clone(), lost: lost.clone() };
         let server = tonic::transport::Server::builder()
             .add_service(MasterServer::new(proxy))
             .serve_with_incoming(listener.incoming);

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_client::MasterClient};
-use mc_tests::{Cluster, until};
-use mc_types::{ClientId, PutId};
+use mc_tests::{Cluster, by_hand, until};
+use mc_types::PutId;
 use parking_lot::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -60,22 +59,16 @@ type Record = Arc<Mutex<Vec<Asked>>>;
 #[derive(Clone)]
 pub(crate) struct Direct {
     client: MasterClient<Channel>,
-    id: ClientId,
+    caller: v1::Caller,
 }
 
 impl Direct {
     pub(crate) fn to(cluster: &Cluster, master: usize) -> Self {
-        let channel = TcpNetwork.channel(cluster.master_address(master), ChannelOptions::default());
-        Self { client: MasterClient::new(channel.expect("an address")), id: ClientId::random() }
+        Self { client: by_hand::master_at(cluster.master_address(master)), caller: by_hand::caller() }
     }
 
     fn caller(&self) -> Option<v1::Caller> {
-        Some(v1::Caller {
-            client_id: self.id.to_bytes().to_vec().into(),
-            version_min: *mc_proto::VERSIONS.start(),
-            version_max: *mc_proto::VERSIONS.end(),
-            ..v1::Caller::default()
-        })
+        Some(self.caller.clone())
     }
 
     async fn ask(&self, call: Call) -> Result<(), Status> {

@@ -1,11 +1,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1;
-use mc_tests::{Cluster, Faults, until, value};
+use mc_tests::{Cluster, Faults, by_hand, until, value};
 use mc_transfer::{Checksum, Peer, PeerEndpoint, Seal, TcpTransport, TransferError, Transport as _, WriteOp};
-use mc_types::{ClientId, ClusterId, Code, PutId, SealedGrant, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, Code, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
@@ -31,17 +30,8 @@ struct Started {
 
 impl ByHand {
     async fn new(cluster: &Cluster) -> Self {
-        let channel = TcpNetwork.channel(cluster.master_address(0), ChannelOptions::default()).unwrap();
-        let mut master = v1::master_client::MasterClient::new(channel);
-        let hello = v1::HelloRequest { version_min: 1, version_max: 1, software: "test".into() };
-        let hello = master.hello(hello).await.unwrap().into_inner();
-        let caller = v1::Caller {
-            cluster_id: hello.cluster_id,
-            node_id: hello.node_id,
-            client_id: raw(&ClientId::random().to_bytes()),
-            version_min: 1,
-            version_max: 1,
-        };
+        let mut master = by_hand::master_at(cluster.master_address(0));
+        let caller = by_hand::greeted(&mut master).await;
         Self { master, caller }
     }
 

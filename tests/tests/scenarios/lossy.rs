@@ -1,9 +1,8 @@
 use bytes::Bytes;
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_proto::v1::{self, master_client::MasterClient};
+use mc_proto::v1;
 use mc_tests::checker::{Action, Losses, Outcome};
-use mc_tests::{Cluster, Faults, LossyMaster, Workload};
-use mc_types::{ClientId, Code, PutId};
+use mc_tests::{Cluster, Faults, LossyMaster, Workload, by_hand};
+use mc_types::{Code, PutId};
 use tonic::{Response, Status};
 
 #[tokio::test]
@@ -59,14 +58,7 @@ async fn a_repeated_revoke_gets_the_same_answer_whether_its_put_had_ended_or_not
     let mut faults = Faults::new();
     let lost = faults.plan_times("a reply was lost and its call came again", 3);
     let proxy = LossyMaster::start(cluster.master_address(0)).await;
-    let channel = TcpNetwork.channel(proxy.address(), ChannelOptions::default()).unwrap();
-    let master = MasterClient::new(channel);
-    let caller = v1::Caller {
-        client_id: raw(&ClientId::random().to_bytes()),
-        version_min: *mc_proto::VERSIONS.start(),
-        version_max: *mc_proto::VERSIONS.end(),
-        ..v1::Caller::default()
-    };
+    let (master, caller) = (by_hand::master_at(proxy.address()), by_hand::caller());
     let [revoked, ended] = [(); 2].map(|()| raw(&PutId::random().to_bytes()));
 
     let item = |put_id: &Bytes, key: &[u8]| v1::PutStartItem {

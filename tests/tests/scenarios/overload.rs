@@ -9,8 +9,8 @@ use mc_proto::{
     detail_of,
     v1::{self, master_client::MasterClient},
 };
-use mc_tests::{Cluster, Faults, Link, Machine, passed_over, until, until_within};
-use mc_types::{ClientId, PutId};
+use mc_tests::{Cluster, Faults, Link, Machine, by_hand, passed_over, until, until_within};
+use mc_types::PutId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -163,16 +163,6 @@ fn endpoint(address: &str) -> Endpoint {
 
 async fn connect(endpoint: Endpoint) -> Channel {
     endpoint.connect().await.expect("the leader takes one more connection")
-}
-
-/// A caller that is no client of the library.
-fn caller() -> v1::Caller {
-    v1::Caller {
-        client_id: Bytes::copy_from_slice(&ClientId::random().to_bytes()),
-        version_min: *mc_proto::VERSIONS.start(),
-        version_max: *mc_proto::VERSIONS.end(),
-        ..v1::Caller::default()
-    }
 }
 
 /// Gets a key as often as one call may, over a connection that takes nothing of the reply. Only a refusal, which has no
@@ -365,7 +355,7 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
         clients.push(cluster.client().await);
     }
 
-    let (caller, answers) = (caller(), Arc::new(Answers::default()));
+    let (caller, answers) = (by_hand::caller(), Arc::new(Answers::default()));
     let end = Instant::now() + FLOOD;
     let mut starters = JoinSet::new();
     for (number, channel) in channels.into_iter().enumerate() {
@@ -410,7 +400,7 @@ async fn readers_who_do_not_read_cost_reads_and_neither_leadership_nor_memory() 
         let endpoint = endpoint(cluster.master_address(leader)).initial_stream_window_size(0_u32);
         channels.push(connect(endpoint).await);
     }
-    let (caller, answers) = (caller(), Arc::new(Answers::default()));
+    let (caller, answers) = (by_hand::caller(), Arc::new(Answers::default()));
     let mut readers = JoinSet::new();
     for _ in 0..STALLED_GETS_OF_EACH {
         for channel in &channels {

@@ -2,10 +2,9 @@
 //! forgotten, and the bytes are another object's.
 
 use mc_client::{ByteRange, Client};
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_proto::v1::{self, master_client::MasterClient};
-use mc_tests::{Cluster, Faults, mcctl, until, value};
-use mc_types::{ClientId, Code};
+use mc_proto::v1;
+use mc_tests::{Cluster, Faults, by_hand, mcctl, until, value};
+use mc_types::Code;
 
 /// Of 64 MiB, so that two objects can't be there at once.
 const SIZE: usize = 40 << 20;
@@ -26,17 +25,8 @@ async fn offset(client: &Client, key: &str) -> u64 {
 
 /// The leader's answer about a key to a caller that does or does not read doubtful objects whole.
 async fn asked(cluster: &Cluster, key: &str, reads_doubtful: bool) -> v1::GetResult {
-    let channel = TcpNetwork.channel(cluster.master_address(0), ChannelOptions::default()).unwrap();
-    let mut master = MasterClient::new(channel);
-    let hello = v1::HelloRequest { version_min: 1, version_max: 1, software: "test".into() };
-    let hello = master.hello(hello).await.unwrap().into_inner();
-    let caller = v1::Caller {
-        cluster_id: hello.cluster_id,
-        node_id: hello.node_id,
-        client_id: ClientId::random().to_bytes().to_vec().into(),
-        version_min: 1,
-        version_max: 1,
-    };
+    let mut master = by_hand::master_at(cluster.master_address(0));
+    let caller = by_hand::greeted(&mut master).await;
     let keys = vec![key.as_bytes().to_vec().into()];
     let request =
         v1::BatchGetRequest { caller: Some(caller), keys, reads_doubtful, ..v1::BatchGetRequest::default() };

@@ -88,25 +88,25 @@ async fn half_open() {
 }
 
 /// Slow, and it works: puts are acknowledged meanwhile.
-async fn badly(fault: &'static str, link: Link) {
-    row(fault, "all links between clients and masters")
-        .run(async |round| {
-            let links = round.cluster.links();
-            links.with_clients(link);
-            tokio::time::sleep(SPELL).await;
-            round.running.acknowledged(5).await;
-            round.struck_on_links();
-            links.heal();
-        })
-        .await;
+pub(crate) async fn badly(row: Row, worsen: impl Fn(&Links)) {
+    row.run(async |round| {
+        worsen(round.cluster.links());
+        tokio::time::sleep(SPELL).await;
+        round.running.acknowledged(5).await;
+        round.struck_on_links();
+        round.cluster.links().heal();
+    })
+    .await;
 }
 
-#[tokio::test]
-async fn delay() {
-    let link = Link::Slow { delay: Duration::from_millis(20), jitter: Duration::from_millis(20) };
-    badly("delay 20 to 40 ms", link).await;
+async fn badly_to_masters(fault: &'static str, link: Link) {
+    badly(row(fault, "all links between clients and masters"), |links| links.with_clients(link)).await;
 }
+
+pub(crate) const DELAY: Link =
+    Link::Slow { delay: Duration::from_millis(20), jitter: Duration::from_millis(20) };
 
 rows! {
-    loss => badly("loss of 5 %", Link::Lossy { one_in: 20 });
+    delay => badly_to_masters("delay 20 to 40 ms", DELAY);
+    loss => badly_to_masters("loss of 5 %", Link::Lossy { one_in: 20 });
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use mc_tests::{Cluster, http_get, until};
+use mc_tests::{Cluster, http_get, is_ready, until};
 
+use crate::kills::leader_killed;
 use crate::membership::{added, removed};
 use crate::row::{Round, Row, Who, apart};
 
@@ -79,8 +80,7 @@ async fn too_far_for_a_while(cluster: &Cluster) {
 
     cluster.links().among_masters(apart(Duration::from_millis(10)));
     until("the leader is ready again", async || {
-        http_get(http, "/readyz").await.is_ok_and(|(code, _)| code == 200)
-            && cluster.metric(leader, "mc_raft_leader_can_write").await == Some(1.0)
+        is_ready(http).await && cluster.metric(leader, "mc_raft_leader_can_write").await == Some(1.0)
     })
     .await;
     assert_eq!(cluster.leader().await, leader, "its followers heard it all the time");
@@ -100,13 +100,7 @@ async fn kill_leader_at_75_ms() {
     Row::new("kill -9 at a round trip of 75 ms", "leader")
         .live_within(Duration::from_secs(8))
         .round_trip(Duration::from_millis(75))
-        .run_at(Who::Leader, async |round, leader| {
-            round.cluster.masters[leader].kill9();
-            round.hit().await;
-            round.struck();
-            round.running.acknowledged(1).await;
-            round.cluster.masters[leader].start();
-        })
+        .run_at(Who::Leader, leader_killed)
         .await;
 }
 

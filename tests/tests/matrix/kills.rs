@@ -5,23 +5,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::evictions;
-use crate::row::{Row, Who};
+use crate::row::{Round, Row, Who};
 use crate::witness::{Call, Witness};
 
 /// The longest election timeout: a lease is shorter.
 const LEASE: Duration = Duration::from_millis(300);
 
-#[tokio::test]
-async fn kill_leader() {
-    Row::new("kill -9", "leader")
-        .run_at(Who::Leader, async |round, leader| {
-            round.cluster.masters[leader].kill9();
-            round.hit().await;
-            round.struck();
-            round.running.acknowledged(1).await;
-            round.cluster.masters[leader].start();
-        })
-        .await;
+pub(crate) async fn leader_killed(round: &mut Round<'_>, leader: usize) {
+    round.cluster.masters[leader].kill9();
+    round.hit().await;
+    round.struck();
+    round.running.acknowledged(1).await;
+    round.cluster.masters[leader].start();
+}
+
+rows! {
+    kill_leader => Row::new("kill -9", "leader").run_at(Who::Leader, leader_killed);
 }
 
 /// The next leader knows nothing of the leases that the killed one gave, nor of the order of use since it was noted last.

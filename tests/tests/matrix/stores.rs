@@ -54,27 +54,13 @@ async fn answers_lost() {
     .await;
 }
 
-/// Slow, and it works: puts are acknowledged meanwhile.
 async fn badly(fault: &'static str, link: Link) {
-    row(fault, "all links between clients and the store")
-        .run(async |round| {
-            let links = round.cluster.links();
-            links.between(&[links.clients()], &[links.stores()], link);
-            tokio::time::sleep(SPELL).await;
-            round.running.acknowledged(5).await;
-            round.struck_on_links();
-            links.heal();
-        })
-        .await;
-}
-
-#[tokio::test]
-async fn delay_for_clients() {
-    let link = Link::Slow { delay: Duration::from_millis(20), jitter: Duration::from_millis(20) };
-    badly("delay 20 to 40 ms", link).await;
+    let worsen = |links: &Links| links.between(&[links.clients()], &[links.stores()], link);
+    clients::badly(row(fault, "all links between clients and the store"), worsen).await;
 }
 
 rows! {
+    delay_for_clients => badly("delay 20 to 40 ms", clients::DELAY);
     narrow_for_clients => badly("bandwidth 1 MiB/s", Link::Narrow { bytes_per_second: 1 << 20 });
 }
 

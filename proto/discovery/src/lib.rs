@@ -8,9 +8,8 @@
 //! A fleet has up to a thousand stores and ten thousand clients. After an outage all of them look for the leader at
 //! once. [`Backoff`] and [`Search`] keep their load low enough for an election.
 
-mod ask;
 mod backoff;
-mod channels;
+mod calls;
 mod drive;
 mod identity;
 mod leader;
@@ -20,12 +19,11 @@ mod search;
 mod second_watch;
 mod watches;
 
-pub use ask::{
-    ClusterReport, HelloError, LONGEST_SPREAD, Watch, WatchUpdate, caller, hello, read_hello, read_update,
-    versions, within,
-};
 pub use backoff::Backoff;
-pub use channels::{Channels, MasterChannel};
+pub use calls::{
+    Channels, ClusterReport, HelloError, LONGEST_SPREAD, MasterChannel, Watch, WatchUpdate, caller, hello,
+    read_hello, read_update, versions, within,
+};
 pub use drive::{Changed, SearchOwner, drive};
 pub use identity::{ClusterIdentity, Verdict};
 pub use leader::{Leader, LeaderView, Witness};

@@ -7,11 +7,11 @@ use crate::Backoff;
 
 /// Time after which an unanswered question no longer keeps another master from being asked; it stays open. A master
 /// that is cut off would otherwise take its whole time-out from every search.
-const PATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_WAIT: Duration = Duration::from_millis(100);
 
 /// Time after a search within which the next one continues with its pauses. Clients and stores lose and find an
 /// overloaded leader again and again; each time all of them would ask it at once.
-const CALM: Duration = Duration::from_secs(1);
+const SAME_SEARCH: Duration = Duration::from_secs(1);
 
 /// Decides which master to ask for the leader, and when. It asks one at a time with pauses that double, because all
 /// clients and stores that lost the leader search at the same time. Masters that were never asked come first, without a
@@ -57,7 +57,7 @@ impl Poller {
     /// Begins a search. `head_start` is the time that an open watch gets to report the leader before masters are asked.
     /// Until then, only the lost leader and masters that were never asked before are asked.
     pub(crate) fn begin(&mut self, now: Instant, head_start: Duration) {
-        if self.looked.is_some_and(|looked| now < looked + CALM) {
+        if self.looked.is_some_and(|looked| now < looked + SAME_SEARCH) {
             return;
         }
         self.pace.reset();
@@ -65,29 +65,29 @@ impl Poller {
         self.next = now + head_start;
     }
 
-    /// Decides at `now` which of `masters` to ask. `named` is the leader that stopped answering. It is asked first, and
+    /// Decides at `now` which of `masters` to ask. `lost` is the leader that stopped answering. It is asked first, and
     /// then every other time, because it alone can say that it still leads.
-    pub(crate) fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> PollStep {
+    pub(crate) fn step(&mut self, now: Instant, masters: &BTreeSet<String>, lost: Option<&str>) -> PollStep {
         self.looked = Some(now);
         self.asked.retain(|address, _| masters.contains(address));
-        let waiting = self.open.values().map(|since| *since + PATIENCE).filter(|until| now < *until).min();
+        let waiting = self.open.values().map(|since| *since + ANSWER_WAIT).filter(|until| now < *until).min();
         if let Some(until) = waiting {
             return PollStep::Wait(until);
         }
         let free = |address: &&String| !self.open.contains_key(*address);
         let fresh = masters.iter().filter(free).find(|address| !self.asked.contains_key(*address));
-        let lost = masters.iter().filter(free).find(|address| {
-            Some(address.as_str()) == named && self.asked.get(*address).is_none_or(|at| *at < self.began)
+        let unasked_lost = masters.iter().filter(free).find(|address| {
+            Some(address.as_str()) == lost && self.asked.get(*address).is_none_or(|at| *at < self.began)
         });
-        let chosen = match lost.or(fresh) {
+        let chosen = match unasked_lost.or(fresh) {
             Some(address) => address.clone(),
             None if now < self.next => return PollStep::Wait(self.next),
-            None => match self.in_turn(masters, named) {
+            None => match self.in_turn(masters, lost) {
                 Some(address) => address,
-                None => return PollStep::Wait(now + PATIENCE),
+                None => return PollStep::Wait(now + ANSWER_WAIT),
             },
         };
-        self.lost_asked_last = Some(chosen.as_str()) == named;
+        self.lost_asked_last = Some(chosen.as_str()) == lost;
         self.next = self.next.max(now + self.pace.wait());
         self.asked.insert(chosen.clone(), now);
         self.open.insert(chosen.clone(), now);
@@ -95,13 +95,13 @@ impl Poller {
     }
 
     /// Returns the lost leader every other time, and else the other master that was asked longest ago.
-    fn in_turn(&self, masters: &BTreeSet<String>, named: Option<&str>) -> Option<String> {
+    fn in_turn(&self, masters: &BTreeSet<String>, lost: Option<&str>) -> Option<String> {
         let free = || masters.iter().filter(|address| !self.open.contains_key(*address));
-        let lost = free().find(|address| Some(address.as_str()) == named);
+        let leader = free().find(|address| Some(address.as_str()) == lost);
         let other = free()
-            .filter(|address| Some(address.as_str()) != named)
+            .filter(|address| Some(address.as_str()) != lost)
             .min_by_key(|address| self.asked.get(*address));
-        let (first, second) = if self.lost_asked_last { (other, lost) } else { (lost, other) };
+        let (first, second) = if self.lost_asked_last { (other, leader) } else { (leader, other) };
         first.or(second).cloned()
     }
 
@@ -146,13 +146,13 @@ mod tests {
         let now = Instant::now();
         let mut poller = poller(now);
         assert_eq!(poller.step(now, &masters(), None), PollStep::Ask("a".into()));
-        assert_eq!(poller.step(now, &masters(), None), PollStep::Wait(now + PATIENCE), "one at a time");
+        assert_eq!(poller.step(now, &masters(), None), PollStep::Wait(now + ANSWER_WAIT), "one at a time");
         poller.ended("a");
         assert_eq!(poller.step(now, &masters(), None), PollStep::Ask("b".into()));
         // b is cut off: it does not keep c from being asked.
-        assert_eq!(poller.step(now + PATIENCE, &masters(), None), PollStep::Ask("c".into()));
+        assert_eq!(poller.step(now + ANSWER_WAIT, &masters(), None), PollStep::Ask("c".into()));
         poller.ended("c");
-        let PollStep::Wait(until) = poller.step(now + PATIENCE, &masters(), None) else {
+        let PollStep::Wait(until) = poller.step(now + ANSWER_WAIT, &masters(), None) else {
             panic!("all were asked")
         };
         assert_eq!(poller.step(until, &masters(), None), PollStep::Ask("a".into()), "b is still asked");

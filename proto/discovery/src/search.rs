@@ -130,8 +130,8 @@ impl Search {
             Phase::Searching => {
                 let lost = situation.lost.as_deref();
                 if !self.is_searching {
-                    let hears = self.watches.hears();
-                    self.poller.begin(now, if hears { self.options.head_start } else { Duration::ZERO });
+                    let has_news = self.watches.has_news();
+                    self.poller.begin(now, if has_news { self.options.head_start } else { Duration::ZERO });
                     self.is_searching = true;
                 }
                 let due = self.resolved.map_or(now, |at| at + self.options.resolve);

@@ -12,7 +12,7 @@ pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Dura
 pub(crate) const WORKED: Duration = Duration::from_secs(5);
 /// Shortest time between two watches that are opened without a pause, so that a master that comes and goes does not
 /// void the pauses.
-const HURRY: Duration = Duration::from_secs(1);
+const IMMEDIATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Decides which master is watched besides the leader, and when its watch is opened.
 ///
@@ -22,14 +22,14 @@ pub(crate) struct SecondWatch {
     /// The master that is watched, or will be after the pause.
     watched: Option<String>,
     /// Whether the present watch has brought news.
-    hears: bool,
+    has_news: bool,
     pace: Backoff,
     next: usize,
     /// A master that answered a question while no watch brings news. It is watched at once: even if it knows no leader
     /// yet, its watch reports one sooner than the next question.
-    came_back: Option<String>,
+    answered: Option<String>,
     /// When a watch was last opened without a pause for that reason.
-    hurried: Option<Instant>,
+    last_immediate: Option<Instant>,
 }
 
 /// A decision about the watch.
@@ -52,12 +52,12 @@ impl SecondWatch {
     /// Starts with the master at place `first` among all, so that not every store of a fleet watches the same one.
     pub(crate) fn new(first: usize) -> Self {
         let pace = Backoff::new(PAUSE.0, PAUSE.1);
-        Self { watched: None, hears: false, pace, next: first, came_back: None, hurried: None }
+        Self { watched: None, has_news: false, pace, next: first, answered: None, last_immediate: None }
     }
 
     /// Returns whether an open watch has brought news, so that it will report the next leader.
-    pub(crate) fn hears(&self) -> bool {
-        self.hears
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news
     }
 
     /// Decides at `now` what to do about the watch. `masters` are all known masters. `spread_delay` delays a watch that is
@@ -69,13 +69,13 @@ impl SecondWatch {
         masters: &BTreeSet<String>,
         spread_delay: Duration,
     ) -> WatchStep {
-        let may_hurry = self.hurried.is_none_or(|at| now.duration_since(at) >= HURRY);
-        if self.came_back.as_deref() == leader {
-            self.came_back = None;
+        let may_open_now = self.last_immediate.is_none_or(|at| now.duration_since(at) >= IMMEDIATE_INTERVAL);
+        if self.answered.as_deref() == leader {
+            self.answered = None;
         }
         let was_open = self.watched.is_some();
         if let Some(watched) = &self.watched {
-            let better = !self.hears && may_hurry && self.came_back.is_some();
+            let better = !self.has_news && may_open_now && self.answered.is_some();
             if Some(watched.as_str()) != leader && masters.contains(watched) && !better {
                 return WatchStep::Keep;
             }
@@ -86,15 +86,15 @@ impl SecondWatch {
         if others.is_empty() {
             return if was_open { WatchStep::End } else { WatchStep::Keep };
         }
-        let came_back = match may_hurry {
-            true => self.came_back.take().filter(|address| others.contains(&address)),
+        let answered = match may_open_now {
+            true => self.answered.take().filter(|address| others.contains(&address)),
             false => None,
         };
         let in_turn = others[self.next % others.len()].clone();
         self.next = self.next.wrapping_add(1);
-        let (address, pause) = match came_back {
+        let (address, pause) = match answered {
             Some(address) => {
-                self.hurried = Some(now);
+                self.last_immediate = Some(now);
                 self.pace.wait();
                 (address, Duration::ZERO)
             }
@@ -112,35 +112,35 @@ impl SecondWatch {
     /// Gives up the watch of `address`. Returns whether it goes on as that of the leader: one that has brought no news may
     /// still be in its pause.
     pub(crate) fn hand_over(&mut self, address: &str) -> bool {
-        let hears = self.hears;
+        let has_news = self.has_news;
         let is_watched = self.watched.as_deref() == Some(address);
         if is_watched {
             self.give_up();
         }
-        is_watched && hears
+        is_watched && has_news
     }
 
     /// Forgets the present watch. One that has brought news has worked.
     fn give_up(&mut self) {
-        if self.hears {
+        if self.has_news {
             self.pace.reset();
         }
-        (self.watched, self.hears) = (None, false);
+        (self.watched, self.has_news) = (None, false);
     }
 
     /// Records that the master at `from` answered a question, or that its watch brought news. `leads`: the master is
     /// the leader, which needs no second watch.
     pub(crate) fn heard(&mut self, from: &str, by_watch: bool, leads: bool) {
-        self.hears |= by_watch && self.watched.as_deref() == Some(from);
-        if !self.hears && !leads {
-            self.came_back = Some(from.to_owned());
+        self.has_news |= by_watch && self.watched.as_deref() == Some(from);
+        if !self.has_news && !leads {
+            self.answered = Some(from.to_owned());
         }
     }
 
     /// Takes in that the watch of `address` ended after it had `lasted` this long.
     pub(crate) fn ended(&mut self, address: &str, lasted: Duration) {
         if self.watched.as_deref() == Some(address) {
-            (self.watched, self.hears) = (None, false);
+            (self.watched, self.has_news) = (None, false);
             if lasted >= WORKED {
                 self.pace.reset();
             }
@@ -174,12 +174,12 @@ mod tests {
         assert_eq!(watch.step(now, Some("a:1"), &all, NONE), WatchStep::Keep);
         assert_eq!(watch.step(now, Some("c:1"), &all, NONE), WatchStep::Keep, "another one leads");
         watch.heard("b:1", true, false);
-        assert!(watch.hears());
+        assert!(watch.has_news());
         let spread_delay = Duration::from_secs(1);
         let (second, pause) = opened(watch.step(now, Some("b:1"), &all, spread_delay));
         assert_ne!(second, "b:1");
         assert!(pause > spread_delay, "every store changes over at this moment");
-        assert!(!watch.hears(), "the new watch has brought nothing yet");
+        assert!(!watch.has_news(), "the new watch has brought nothing yet");
     }
 
     #[test]
@@ -233,11 +233,15 @@ mod tests {
         assert_eq!(opened(watch.step(now, None, &all, Duration::from_secs(1))), ("c:1".to_owned(), NONE));
         watch.heard("b:1", false, false);
         assert_eq!(watch.step(now, None, &all, NONE), WatchStep::Keep, "not twice within a second");
-        let later = now + HURRY;
+        let later = now + IMMEDIATE_INTERVAL;
         assert_eq!(opened(watch.step(later, None, &all, NONE)), ("b:1".to_owned(), NONE));
         watch.heard("b:1", true, false);
         watch.heard("c:1", false, false);
-        assert_eq!(watch.step(later + HURRY, None, &all, NONE), WatchStep::Keep, "this one brings news");
+        assert_eq!(
+            watch.step(later + IMMEDIATE_INTERVAL, None, &all, NONE),
+            WatchStep::Keep,
+            "this one brings news"
+        );
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl Watches {
     }
 
     /// Returns whether a watch besides that of the leader has brought news, so that it will report the next leader.
-    pub(crate) fn hears(&self) -> bool {
-        self.second.hears()
+    pub(crate) fn has_news(&self) -> bool {
+        self.second.has_news()
     }
 
     #[cfg(test)]

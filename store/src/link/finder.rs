@@ -60,12 +60,12 @@ pub(crate) struct Finder {
     refused: BTreeMap<String, ClusterId>,
     keep_cluster: Box<dyn Fn(ClusterId) + Send>,
     /// The present search: since when no leader has been heard, and when that was last logged.
-    quiet: Option<Silence>,
+    leaderless: Option<LeaderlessTime>,
 }
 
-struct Silence {
+struct LeaderlessTime {
     since: Instant,
-    said: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 impl Finder {
@@ -90,7 +90,7 @@ impl Finder {
             heard: BTreeMap::new(),
             refused: BTreeMap::new(),
             keep_cluster,
-            quiet: None,
+            leaderless: None,
         }
     }
 
@@ -197,16 +197,16 @@ impl Finder {
     }
 
     /// Logs which masters the store waits for: once, then every ten seconds.
-    fn say_for_whom(&mut self) {
-        let Some(quiet) = &mut self.quiet else { return };
-        let due = match quiet.said {
-            None => quiet.since.elapsed() >= PATIENCE,
+    fn log_waiting(&mut self) {
+        let Some(leaderless) = &mut self.leaderless else { return };
+        let due = match leaderless.logged_at {
+            None => leaderless.since.elapsed() >= PATIENCE,
             Some(at) => at.elapsed() >= REMIND,
         };
         if !due {
             return;
         }
-        quiet.said = Some(Instant::now());
+        leaderless.logged_at = Some(Instant::now());
         let said = |address: &String| {
             let said = self.heard.get(address).map_or("has not answered yet", String::as_str);
             format!("{address} {said}")
@@ -219,15 +219,15 @@ impl Finder {
 
 impl SearchOwner for Finder {
     fn situation(&mut self, now: Instant) -> Situation {
-        let (phase, until) = match self.status.quiet() {
+        let (phase, until) = match self.status.check_silence() {
             Err(off) => {
-                self.quiet = None;
+                self.leaderless = None;
                 (Phase::Found, now + off)
             }
             Ok(()) if now < self.calm_until => (Phase::Resting, self.calm_until),
             Ok(()) => {
-                self.quiet.get_or_insert(Silence { since: now, said: None });
-                self.say_for_whom();
+                self.leaderless.get_or_insert(LeaderlessTime { since: now, logged_at: None });
+                self.log_waiting();
                 (Phase::Searching, now + PATIENCE)
             }
         };

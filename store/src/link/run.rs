@@ -8,8 +8,8 @@ use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
 use mc_types::{ClusterId, ClusterTime};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tracing::{Instrument as _, error, info, warn};
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster);
-    let _finder = Background(tokio::spawn(finder.run(network.clone()).in_current_span()));
+    let _finder = AbortOnDropHandle::new(tokio::spawn(finder.run(network.clone()).in_current_span()));
     let mut following = Following {
         network,
         info,
@@ -44,7 +44,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         redirect,
         pace: Backoff::new(RETRY.0, RETRY.1),
         followed: None,
-        said: None,
+        last_logged: None,
     };
     let within = tokio::select! {
         () = following.follow() => None,
@@ -59,15 +59,6 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
             "no leader confirmed the unmount within {within:?}: the masters will drop this store when its \
                heartbeats stay away"
         );
-    }
-}
-
-/// A task that is aborted when its owner is dropped.
-struct Background(JoinHandle<()>);
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
@@ -97,7 +88,7 @@ struct Following {
     /// The leader of the last session.
     followed: Option<Leader>,
     /// The last trouble that was logged, so that each is logged once.
-    said: Option<String>,
+    last_logged: Option<String>,
 }
 
 impl Following {
@@ -125,7 +116,7 @@ impl Following {
                     self.pause_between_tries(true).await;
                 }
                 SessionEnd::Broken(why) => {
-                    self.say(format!("lost the leader {}: {why}; looking for the next", leader.address));
+                    self.log_once(format!("lost the leader {}: {why}; looking for the next", leader.address));
                     let again = !self.pace.is_first();
                     self.pause_between_tries(again).await;
                 }
@@ -133,9 +124,9 @@ impl Following {
                 SessionEnd::Refused(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
                     self.status.update(|state| state.waiting_for.clone_from(&text));
-                    if self.said.as_ref() != Some(&text) {
+                    if self.last_logged.as_ref() != Some(&text) {
                         error!("{text}");
-                        self.said = Some(text);
+                        self.last_logged = Some(text);
                     }
                     self.pause(REFUSED_RETRY).await;
                 }
@@ -283,7 +274,7 @@ impl Following {
         if state.mounted_at.is_some_and(|at| at >= started + WORKED) {
             // The session worked, so the next trouble is logged again and the pauses start over. A shorter one does not
             // count: a leader that takes up a store and loses it again and again has too much to do.
-            self.said = None;
+            self.last_logged = None;
             self.pace.reset();
         }
         end
@@ -333,10 +324,10 @@ impl Following {
         let _ = self.redirect.try_send(leader);
     }
 
-    fn say(&mut self, text: String) {
-        if self.said.as_ref() != Some(&text) {
+    fn log_once(&mut self, text: String) {
+        if self.last_logged.as_ref() != Some(&text) {
             warn!("{text}");
-            self.said = Some(text);
+            self.last_logged = Some(text);
         }
     }
 

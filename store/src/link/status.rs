@@ -166,7 +166,7 @@ impl LinkStatus {
     ///
     /// # Errors
     /// The time left until then.
-    pub(crate) fn quiet(&self) -> Result<(), Duration> {
+    pub(crate) fn check_silence(&self) -> Result<(), Duration> {
         let (mounted_at, limit) = {
             let state = self.state.lock();
             (state.mounted_at, state.heartbeat * 2)

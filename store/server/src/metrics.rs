@@ -83,7 +83,7 @@ impl StoreMetrics {
             rdma_pairs: counter("mc_store_rdma_pairs_total", "RDMA queue pairs that were made for clients"),
             rdma_failures: counter(
                 "mc_store_rdma_failures_total",
-                "Requests by RDMA that failed in a card or in the network; their clients go on over another way or TCP",
+                "Requests by RDMA that failed in a card or in the network; their clients go on over another route or TCP",
             ),
             transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
             fence: gauge(

@@ -547,7 +547,7 @@ impl<'a> TransferCall<'a> {
                     Err(_) => Err("all buffers are in use".to_owned()),
                 }
             }
-            Ok(()) => Err("it has failed over two ways, or can't reach these bytes".to_owned()),
+            Ok(()) => Err("it has failed over two routes, or can't reach these bytes".to_owned()),
             Err(why) => Err(why),
         };
         match found {

@@ -56,7 +56,7 @@ pub(crate) enum Refusal {
     CutOff,
     #[error("the transfer by RDMA failed: {0}")]
     Device(String),
-    #[error("not in this way: {0}")]
+    #[error("not over this transport: {0}")]
     OtherWay(String),
 }
 

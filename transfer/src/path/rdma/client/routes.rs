@@ -118,7 +118,7 @@ impl Routes {
             _ => {
                 let mut how = vec![format!("over {}", names())];
                 if failed > 0 {
-                    how.push(format!("{failed} of {all} ways failed: {}", state.why()));
+                    how.push(format!("{failed} of {all} routes failed: {}", state.why()));
                 }
                 how.extend(rdma.lacks());
                 how.extend(unreached.into_iter().map(str::to_owned));
@@ -174,7 +174,7 @@ impl Routes {
         let pause = state.pauses.get(&route).map_or(SUSPENDED_FOR, |pause| SUSPENDED_MOST.min(*pause * 2));
         if !state.suspended.contains_key(&route) {
             tracing::warn!(
-                "no RDMA on one way to a store, which is probed every {pause:?} to {SUSPENDED_MOST:?}: {why}"
+                "no RDMA over one route to a store, which is probed every {pause:?} to {SUSPENDED_MOST:?}: {why}"
             );
         }
         state.pauses.insert(route, pause);
@@ -185,7 +185,7 @@ impl Routes {
     /// where calls fail.
     pub(crate) fn resume(&self, route: usize) {
         if self.0.lock().suspended.remove(&route).is_some() {
-            tracing::info!("RDMA works again on a way to a store that had failed");
+            tracing::info!("RDMA works again over a route to a store that had failed");
         }
     }
 

@@ -343,7 +343,7 @@ async fn end_cut_off(
 /// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
 fn failed(exchange: &mut Exchange<'_>, ops: &[u8], why: String) -> Result<(), Closed> {
     Counters::add(&exchange.served.counters.rdma_failures, 1);
-    tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
+    tracing::warn!("RDMA failed, the client goes on over another route or TCP: {why}");
     exchange.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
     Err(Closed::Rdma)
 }

@@ -80,13 +80,13 @@ async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
         let leader = cluster.leader().await;
         let Some(status) = cluster.status(leader).await else { return false };
         let Some(new) = cluster.status(lost).await else { return false };
-        let seat = status.masters.iter().find(|member| member.node_id == new.node_id);
-        if seat.is_some_and(|seat| !seat.voter) && new.applied > 0 {
+        let member = status.masters.iter().find(|member| member.node_id == new.node_id);
+        if member.is_some_and(|member| !member.voter) && new.applied > 0 {
             copied = true;
             others_ready |= ready((lost + 1) % 3).await && ready((lost + 2) % 3).await;
         }
         // The leader's index may lag for a moment behind what is committed. A learner stays one for half a second.
-        too_early = if it_is_ready && seat.is_none_or(|seat| !seat.voter) { too_early + 1 } else { 0 };
+        too_early = if it_is_ready && member.is_none_or(|member| !member.voter) { too_early + 1 } else { 0 };
         assert!(too_early < 3, "it is ready and has no vote");
         let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
         voters.len() == 3 && status.masters.len() == 3 && voters.iter().all(|member| member.node_id != old)

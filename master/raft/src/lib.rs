@@ -27,7 +27,7 @@ pub use apply::index::{Applied, Gap, SharedIndex};
 pub use apply::snapshot_limits::SnapshotLimits;
 pub use apply::state_machine::{SnapshotBuilder, StateMachine};
 pub use apply::take_snapshots::BytesSince;
-pub use lease::leader_term::LeaderTerm;
+pub use lease::leader_lease::LeaderTerm;
 pub use lease::writable::Blocked;
 pub use members::address_book::AddressBook;
 pub use members::change::{MembershipChange, MembershipChangeError};

@@ -4,7 +4,7 @@
 pub(crate) mod acks;
 
 pub(crate) mod leader_contact;
-pub(crate) mod leader_term;
+pub(crate) mod leader_lease;
 pub(crate) mod restart_wait;
 pub(crate) mod revocation;
 pub(crate) mod writable;

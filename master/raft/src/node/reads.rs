@@ -6,7 +6,7 @@ use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};
 use tokio::time::Instant;
 
 use super::RaftNode;
-use crate::lease::leader_term::{LeaderTerm, leased_term, usable_lease};
+use crate::lease::leader_lease::{LeaderTerm, leased_term, usable_lease};
 
 /// The call needs the leader. This node is not the leader, or not certain to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -41,7 +41,7 @@ pub(crate) struct PlaygroundArgs {
 /// Number of conversations served at the same time.
 const WORKERS: usize = 4;
 /// Divisor of the trace's pauses. Without it a run of some hundred requests would see no second turns.
-const HURRY: f64 = 20.0;
+const PAUSE_DIVISOR: f64 = 20.0;
 /// Share of the blocks for which the pool has room.
 const ROOM: f64 = 0.5;
 /// Bytes of a record.
@@ -132,7 +132,7 @@ fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
             }
             ("trace", Box::new(requests.into_iter().map(|request| request.blocks)))
         }
-        None => ("generated", Box::new(Generator::new(args.seed, HURRY))),
+        None => ("generated", Box::new(Generator::new(args.seed, PAUSE_DIVISOR))),
     })
 }
 
@@ -408,7 +408,7 @@ mod tests {
         let puts = 3_600;
         let keys = Keyspace::mixed("playground/generated".into());
         let mut uses: HashMap<Block, u64> = HashMap::new();
-        for request in Generator::new(1, HURRY) {
+        for request in Generator::new(1, PAUSE_DIVISOR) {
             if uses.len() >= puts {
                 break;
             }

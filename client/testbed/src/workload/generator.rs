@@ -73,21 +73,21 @@ const LONGEST: usize = 247;
 pub struct Generator {
     rng: SmallRng,
     /// Divisor of the pauses. At the trace's pace a run of a few hundred requests would hardly see a second turn.
-    hurry: f64,
+    pause_divisor: f64,
     next_block: Block,
     /// Blocks of each request so far, by its number; `None` once it was continued or if it can't be.
     open: Vec<Option<Vec<Block>>>,
 }
 
 impl Generator {
-    /// Creates requests that follow from `seed`, with pauses `hurry` times shorter than the trace's.
-    pub fn new(seed: u64, hurry: f64) -> Self {
-        Self { rng: SmallRng::seed_from_u64(seed), hurry, next_block: 1, open: Vec::new() }
+    /// Creates requests that follow from `seed`, with pauses `pause_divisor` times shorter than the trace's.
+    pub fn new(seed: u64, pause_divisor: f64) -> Self {
+        Self { rng: SmallRng::seed_from_u64(seed), pause_divisor, next_block: 1, open: Vec::new() }
     }
 
     /// Takes the conversation whose last turn was about a drawn pause ago.
     fn resume(&mut self) -> Option<Vec<Block>> {
-        let pause = (self.draw(PAUSE) as f64 / self.hurry).max(1.0) as usize;
+        let pause = (self.draw(PAUSE) as f64 / self.pause_divisor).max(1.0) as usize;
         let wanted = self.open.len().checked_sub(pause)?;
         // Take the nearest request before it, else after it: most requests are the last turn of their conversation.
         let before = (0..=wanted).rev().take(200);

@@ -5,7 +5,7 @@ use mc_transfer::{RawBytes, ReadBuffer};
 
 use crate::core::device_error;
 use crate::get::Destination;
-use crate::put::{Fill, PutBatch, PutItem};
+use crate::put::{CacheUse, PutBatch, PutItem};
 use crate::{Client, Error, GetSession, Put, PutOptions, PutSession};
 
 /// One object to read into memory that is named by its address.
@@ -211,7 +211,7 @@ impl Client {
         };
         let items: Vec<PutItem<'_>> = items.into_iter().map(item).collect();
         let put =
-            self.run("put", items.len(), PutBatch::new(self.core(), options, Fill::Nothing).put(&items));
+            self.run("put", items.len(), PutBatch::new(self.core(), options, CacheUse::Skip).put(&items));
         with_failed(put.await, failed)
     }
 

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use mc_transfer::WriteBuffer;
 
-use super::{Fill, PutBatch, PutItem};
+use super::{CacheUse, PutBatch, PutItem};
 use crate::core::nonsense;
 use crate::{Client, Error, Put, PutOptions};
 
@@ -57,7 +57,7 @@ impl Client {
         let key = key.as_ref();
         let items = PutItem::of_values([(key, value)].into_iter());
         let mut results =
-            self.run("put", 1, PutBatch::new(self.core(), options, Fill::Cache).put(&items)).await;
+            self.run("put", 1, PutBatch::new(self.core(), options, CacheUse::Insert).put(&items)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
 
@@ -71,7 +71,7 @@ impl Client {
         V: AsRef<[u8]> + Sync,
     {
         let items = PutItem::of_values(items.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
-        self.run("put", items.len(), PutBatch::new(self.core(), options, Fill::Cache).put(&items)).await
+        self.run("put", items.len(), PutBatch::new(self.core(), options, CacheUse::Insert).put(&items)).await
     }
 
     /// Puts objects from scattered memory without copying them.
@@ -85,7 +85,7 @@ impl Client {
         let buffers = |slices: &[_]| slices.iter().copied().map(WriteBuffer::from).collect();
         let items = items.iter().map(|item| (item.key, buffers(item.slices), item.group));
         let items = PutItem::all(items);
-        self.run("put", items.len(), PutBatch::new(self.core(), options, Fill::Nothing).put(&items)).await
+        self.run("put", items.len(), PutBatch::new(self.core(), options, CacheUse::Skip).put(&items)).await
     }
 
     /// Puts an object whose bytes the caller gives away: the local cache keeps them and copies nothing. A value that is part
@@ -114,7 +114,7 @@ impl Client {
         self.run(
             "put",
             items.len(),
-            PutBatch::new(self.core(), options, Fill::Cache).giving(&values).put(&items),
+            PutBatch::new(self.core(), options, CacheUse::Insert).giving(&values).put(&items),
         )
         .await
     }

@@ -27,11 +27,11 @@ use crate::{Error, Near, PinAction, Put, PutMode, PutOptions, Replication};
 
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
+pub(crate) enum CacheUse {
     /// Caches the stored value too, which costs a copy.
-    Cache,
+    Insert,
     /// Caches nothing.
-    Nothing,
+    Skip,
     /// Publishes a local put. Its value is already in the cache and the queue. Without a leader both stay unchanged,
     /// because a later put, a remove or another cluster may have replaced the value there.
     Publish,
@@ -44,7 +44,7 @@ pub(crate) enum Fill {
 pub(crate) struct PutBatch<'c> {
     pub(crate) core: &'c Core,
     pub(crate) options: &'c PutOptions,
-    pub(crate) fill: Fill,
+    pub(crate) cache_use: CacheUse,
     /// The values of the batch, if the caller gave them away: the cache takes them without a copy.
     pub(crate) given: &'c [Bytes],
     pub(crate) deadline: Instant,
@@ -91,9 +91,9 @@ pub(crate) fn check_options(options: &PutOptions) -> Result<(), Error> {
 
 impl<'c> PutBatch<'c> {
     /// Puts that begin now.
-    pub(crate) fn new(core: &'c Core, options: &'c PutOptions, fill: Fill) -> Self {
+    pub(crate) fn new(core: &'c Core, options: &'c PutOptions, cache_use: CacheUse) -> Self {
         let deadline = Instant::now() + options.deadline.min(LONGEST);
-        Self { core, options, fill, given: &[], deadline }
+        Self { core, options, cache_use, given: &[], deadline }
     }
 
     /// Lets the cache keep these values, which are those of the batch, without a copy.
@@ -438,7 +438,7 @@ impl<'c> PutBatch<'c> {
             Ok(_) => return PutStep::fail_all(puts, &nonsense("put end").unknown()),
             Err(error) => {
                 // Certainly not ended, and never will be: a session alone can be finished later.
-                if self.fill != Fill::Session && !error.is_unknown() {
+                if self.cache_use != CacheUse::Session && !error.is_unknown() {
                     self.core.revokes.add(&puts.iter().map(|put| put.put).collect::<Vec<_>>());
                 }
                 return match error {
@@ -452,7 +452,7 @@ impl<'c> PutBatch<'c> {
         for (put, result) in puts.into_iter().zip(answer.reply.results) {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
-                    self.fill(&put);
+                    self.note_stored(&put);
                     rounds.push(PutStep::Done(put.at, Ok(Put::Stored)));
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(PutStep::Done(put.at, Ok(Put::AlreadyExists))),
@@ -499,7 +499,7 @@ impl<'c> PutBatch<'c> {
         }
         let settled = open.into_iter().zip(versions).map(|(put, version)| {
             if version == Some(put.put) {
-                self.fill(&put);
+                self.note_stored(&put);
                 return PutStep::Done(put.at, Ok(Put::Stored));
             }
             let why = "an earlier try to end the put got no answer, and the masters no longer know the put";
@@ -509,11 +509,13 @@ impl<'c> PutBatch<'c> {
     }
 
     /// Notes a stored put in the embedded store's account, and caches its value or drops the cached older version.
-    fn fill(&self, put: &PendingPut<'_>) {
+    fn note_stored(&self, put: &PendingPut<'_>) {
         if let Some(embedded) = &self.core.local.embedded {
             embedded.note(&put.key, put.spot);
         }
-        if !matches!(self.fill, Fill::Nothing | Fill::Session) && self.core.local.cache.holds(put.size) {
+        if !matches!(self.cache_use, CacheUse::Skip | CacheUse::Session)
+            && self.core.local.cache.holds(put.size)
+        {
             self.core.local.cache.insert(&put.key, put.put, self.value(put));
         } else {
             // An older version is useless now.
@@ -523,10 +525,10 @@ impl<'c> PutBatch<'c> {
 
     /// Keeps if-absent puts in the local cache in local-only mode, queued for publishing if that is on.
     async fn keep_all<'a>(&self, pending: Vec<PendingPut<'a>>) -> Vec<PutStep<'a>> {
-        if self.fill == Fill::Publish {
+        if self.cache_use == CacheUse::Publish {
             return pending.into_iter().map(|put| PutStep::Done(put.at, Ok(Put::LocalOnly))).collect();
         }
-        if self.fill == Fill::Session {
+        if self.cache_use == CacheUse::Session {
             let why = "no leader is in reach, and a session keeps nothing locally";
             let error = Error::definite("put session", Code::NoLeader, "this client", why);
             return PutStep::fail_all(pending, &error);

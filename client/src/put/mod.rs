@@ -8,7 +8,8 @@ mod round;
 pub use calls::PutFrom;
 
 pub(crate) use engine::{
-    Fill, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, PutBatch, STRAGGLE, check_options, note_results, write_by,
+    CacheUse, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, PutBatch, STRAGGLE, check_options, note_results,
+    write_by,
 };
 pub(crate) use publish::publish;
 #[cfg(feature = "testing")]

@@ -7,7 +7,7 @@ use mc_discovery::Backoff;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Fill, PutBatch, PutItem};
+use super::{CacheUse, PutBatch, PutItem};
 use crate::core::Core;
 use crate::local::Unpublished;
 use crate::mode::ClientMode;
@@ -47,7 +47,7 @@ async fn publish_some(core: &Core, unpublished: &Unpublished) -> bool {
     let taken = unpublished.take(cache, counters);
     let Some(options) = taken.first().map(|(put, _)| Arc::clone(&put.options)) else { return true };
     let items = PutItem::of_values(taken.iter().map(|(put, value)| (&put.key[..], &value[..])));
-    let results = PutBatch::new(core, &options, Fill::Publish).put_all(&items).await;
+    let results = PutBatch::new(core, &options, CacheUse::Publish).put_all(&items).await;
     let failures: Vec<String> =
         results.iter().filter_map(|result| result.as_ref().err()).map(ToString::to_string).collect();
     if let Some(first) = failures.first() {

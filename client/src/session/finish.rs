@@ -9,7 +9,7 @@ use super::open_put::{OpenPut, WRITE};
 use super::seals;
 use crate::core::{Core, Cost, IN_FLIGHT, cut, nonsense};
 use crate::local::EmbeddedPlace;
-use crate::put::{Fill, PutBatch, PutStep, StartedPut, note_results};
+use crate::put::{CacheUse, PutBatch, PutStep, StartedPut, note_results};
 use crate::{Error, Put, PutMode, PutOptions};
 
 /// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.
@@ -84,7 +84,7 @@ impl<'p> Finish<'p> {
                 let deadline =
                     chunk.iter().map(|put| self.puts[put.pending.at].deadline).max().unwrap_or(now);
                 ends.push(
-                    PutBatch { deadline, ..PutBatch::new(self.core, options, Fill::Session) }.end(chunk),
+                    PutBatch { deadline, ..PutBatch::new(self.core, options, CacheUse::Session) }.end(chunk),
                 );
             }
         }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::open_put::{OpenPut, WRITE};
 use crate::core::{Core, IN_FLIGHT, cut, nonsense};
-use crate::put::{Fill, PendingPut, PutBatch, PutStep, check_options};
+use crate::put::{CacheUse, PendingPut, PutBatch, PutStep, check_options};
 use crate::{Error, PutOptions};
 
 /// Starts put sessions.
@@ -21,7 +21,7 @@ impl<'c> SessionStarts<'c> {
     pub(crate) fn new(core: &'c Core, options: &'c PutOptions) -> Self {
         // No grant lives longer, so a later deadline could not be kept.
         let deadline = Instant::now() + options.deadline.min(MAX_GRANT_LIFETIME);
-        Self(PutBatch { deadline, ..PutBatch::new(core, options, Fill::Session) })
+        Self(PutBatch { deadline, ..PutBatch::new(core, options, CacheUse::Session) })
     }
 
     /// Starts puts of objects of known size. `None`: the key exists, and the put is if-absent.

@@ -48,12 +48,17 @@ impl SearchOwner for Owner {
         if leader.is_some() {
             self.last_leader.clone_from(&leader);
         }
-        let is_found = leader.is_some() && !state.doubted && state.all_tried;
+        let phase = match leader {
+            Some(_) if !state.all_tried => Phase::Searching,
+            Some(_) if state.doubted => Phase::Confirming,
+            Some(_) => Phase::Found,
+            None => Phase::Searching,
+        };
         Situation {
             masters: Arc::clone(&state.targets),
             leader,
             lost: self.last_leader.clone(),
-            phase: if is_found { Phase::Found } else { Phase::Searching },
+            phase,
             spread: self.masters.spread(),
             may_watch: true,
             until: None,
@@ -100,5 +105,24 @@ impl SearchOwner for Owner {
             std::future::pending::<()>().await;
         }
         Changed::Situation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::led;
+    use super::*;
+
+    #[tokio::test]
+    async fn names_are_resolved_for_a_leader_that_is_lost_not_for_one_that_is_doubted() {
+        let (masters, leader) = led();
+        let mut owner =
+            Owner { masters: masters.clone(), state: masters.state.subscribe(), last_leader: None };
+        let now = Instant::now();
+        assert_eq!(owner.situation(now).phase, Phase::Found);
+        masters.doubt(&leader, now);
+        assert_eq!(owner.situation(now).phase, Phase::Confirming);
+        masters.lost(&leader, now);
+        assert_eq!(owner.situation(now).phase, Phase::Searching);
     }
 }

@@ -542,7 +542,7 @@ pub(crate) mod tests {
     }
 
     /// Returns the state of a client with a leader.
-    fn led() -> (Arc<Masters>, Arc<Leader>) {
+    pub(crate) fn led() -> (Arc<Masters>, Arc<Leader>) {
         let masters = unmet(Handle::current());
         let leader = Leader { node: NodeId(1), address: LEADER.to_owned(), term: 1 };
         let (node, cluster) = (Some(leader.node), Some(ClusterId(7)));

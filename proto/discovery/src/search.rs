@@ -35,7 +35,10 @@ pub enum Phase {
     Found,
     /// It is known, but all move to it just now: nobody is asked meanwhile.
     Resting,
-    /// Masters are asked for it.
+    /// It is known but doubted: masters are asked whether it still leads. The names of the list are not resolved, because
+    /// most doubts are about a leader that is only busy.
+    Confirming,
+    /// It is not known, or has gone silent: masters are asked for it.
     Searching,
 }
 
@@ -127,15 +130,16 @@ impl Search {
         match situation.phase {
             Phase::Found => self.is_searching = false,
             Phase::Resting => {}
-            Phase::Searching => {
+            Phase::Confirming | Phase::Searching => {
                 let lost = situation.lost.as_deref();
                 if !self.is_searching {
                     let has_news = self.watches.has_news();
                     self.poller.begin(now, if has_news { self.options.head_start } else { Duration::ZERO });
                     self.is_searching = true;
                 }
-                let due = self.resolved.map_or(now, |at| at + self.options.resolve);
-                if due <= now {
+                let due = (situation.phase == Phase::Searching)
+                    .then(|| self.resolved.map_or(now, |at| at + self.options.resolve));
+                if due.is_some_and(|due| due <= now) {
                     self.resolved = Some(now);
                     return Action::Resolve;
                 }
@@ -144,7 +148,7 @@ impl Search {
                         let limit = limit(&address);
                         return Action::Ask { address, limit };
                     }
-                    PollStep::Wait(at) => until = [Some(at), Some(due), until].into_iter().flatten().min(),
+                    PollStep::Wait(at) => until = [Some(at), due, until].into_iter().flatten().min(),
                 }
             }
         }
@@ -253,6 +257,17 @@ mod tests {
             let actions = at(&mut search, now, &situation(phase, Some("a")));
             assert!(asked(&actions).is_empty() && !actions.contains(&Action::Resolve), "{actions:?}");
         }
+    }
+
+    #[test]
+    fn a_doubted_leader_is_asked_without_a_look_at_the_names() {
+        let now = Instant::now();
+        let mut search = Search::new(OPTIONS, now, None);
+        let doubted = Situation { lost: Some("b".to_owned()), ..situation(Phase::Confirming, Some("b")) };
+        let actions = at(&mut search, now, &doubted);
+        assert_eq!((asked(&actions), actions.contains(&Action::Resolve)), (vec!["b"], false));
+        let lost = at(&mut search, now, &situation(Phase::Searching, None));
+        assert!(lost.contains(&Action::Resolve), "{lost:?}");
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Search {
                 Action::Watch { address, pause, limit }
             }
             Some(WatchAction::End(address)) => Action::Unwatch(address),
-            None => Action::Wait(until),
+            None => Action::Wait([until, self.watches.look_at()].into_iter().flatten().min()),
         }
     }
 
@@ -280,6 +280,25 @@ mod tests {
         search.ended("b");
         let actions = at(&mut search, now, &doubted);
         assert!(actions.contains(&Action::Ask { address: "a".to_owned(), limit: OPTIONS.answer }));
+    }
+
+    #[test]
+    fn a_master_that_answers_too_soon_after_another_one_is_watched_without_another_event() {
+        let now = Instant::now();
+        let mut search = Search::new(OPTIONS, now, Some(now));
+        let found = situation(Phase::Found, Some("a"));
+        at(&mut search, now, &found);
+        for answered in ["b", "c"] {
+            search.heard(answered, false, false);
+            at(&mut search, now, &found);
+        }
+        let Action::Wait(Some(wake)) = search.next(now, &found) else { panic!("c is never watched") };
+        let watched = at(&mut search, wake, &found);
+        assert!(
+            watched.iter().any(|action| matches!(action, Action::Watch { address, pause, .. }
+                if address == "c" && pause.is_zero())),
+            "{watched:?}"
+        );
     }
 
     #[test]

@@ -70,9 +70,10 @@ impl SecondWatch {
         spread_delay: Duration,
     ) -> WatchStep {
         let may_open_now = self.last_immediate.is_none_or(|at| now.duration_since(at) >= IMMEDIATE_INTERVAL);
-        if self.answered.as_deref() == leader {
-            self.answered = None;
-        }
+        self.answered = self
+            .answered
+            .take()
+            .filter(|address| Some(address.as_str()) != leader && masters.contains(address));
         let was_open = self.watched.is_some();
         if let Some(watched) = &self.watched {
             let better = !self.has_news && may_open_now && self.answered.is_some();
@@ -87,7 +88,7 @@ impl SecondWatch {
             return if was_open { WatchStep::End } else { WatchStep::Keep };
         }
         let answered = match may_open_now {
-            true => self.answered.take().filter(|address| others.contains(&address)),
+            true => self.answered.take(),
             false => None,
         };
         let in_turn = others[self.next % others.len()].clone();
@@ -102,6 +103,13 @@ impl SecondWatch {
         };
         self.watched = Some(address.clone());
         WatchStep::Open { address, pause }
+    }
+
+    /// Returns when [`Self::step`] has something to do by itself: a master has answered, and the last watch without a pause
+    /// is not long enough ago. No event wakes the search then.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.answered.as_ref().filter(|_| !self.has_news)?;
+        self.last_immediate.map(|at| at + IMMEDIATE_INTERVAL)
     }
 
     /// Returns the master that is watched, or will be after the pause.
@@ -217,6 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn a_master_that_answered_and_is_not_known_any_more_ends_no_watch_that_is_being_opened() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        assert_eq!(opened(watch.step(now, None, &all, NONE)).0, "a:1");
+        watch.heard("c:1", false, false);
+        assert_eq!(watch.step(now, None, &["a:1".to_owned()].into(), NONE), WatchStep::Keep);
+    }
+
+    #[test]
     fn a_single_master_is_not_watched_while_it_leads() {
         let (mut watch, now) = (SecondWatch::new(0), Instant::now());
         let one = BTreeSet::from(["a:1".to_owned()]);
@@ -233,7 +249,8 @@ mod tests {
         assert_eq!(opened(watch.step(now, None, &all, Duration::from_secs(1))), ("c:1".to_owned(), NONE));
         watch.heard("b:1", false, false);
         assert_eq!(watch.step(now, None, &all, NONE), WatchStep::Keep, "not twice within a second");
-        let later = now + IMMEDIATE_INTERVAL;
+        let later = watch.look_at().expect("nothing else would wake the search");
+        assert_eq!(later, now + IMMEDIATE_INTERVAL);
         assert_eq!(opened(watch.step(later, None, &all, NONE)), ("b:1".to_owned(), NONE));
         watch.heard("b:1", true, false);
         watch.heard("c:1", false, false);

@@ -49,6 +49,11 @@ impl Watches {
         self.second.has_news()
     }
 
+    /// Returns when [`Self::next`] has something to do by itself.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.second.look_at()
+    }
+
     #[cfg(test)]
     pub(crate) fn second(&self) -> Option<&str> {
         self.second.watched()

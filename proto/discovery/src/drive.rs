@@ -11,6 +11,8 @@ use mc_types::HostPort;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{StreamExt as _, StreamMap};
 
 use crate::search::{Action, Search};
 use crate::{
@@ -80,35 +82,67 @@ enum Done {
     },
 }
 
+/// Updates of one watch that may wait until the search takes them. More wait in the connection.
+const WAITING_UPDATES: usize = 16;
+
 /// The tasks of a search.
 #[derive(Default)]
 struct Tasks {
     set: JoinSet<Done>,
     running: HashMap<Id, Task>,
     watches: BTreeMap<String, AbortHandle>,
+    /// Updates of the watches, by master; those of a watch that ended by itself, too, until they are taken.
+    updates: StreamMap<String, ReceiverStream<WatchUpdate>>,
+}
+
+/// News from the tasks of a search.
+enum TaskEvent {
+    /// A watch of this master brought an update.
+    Updated(String, WatchUpdate),
+    /// A task ended; `None` as its result if it panicked, which is logged then.
+    Ended(Task, Option<Done>),
 }
 
 impl Tasks {
-    fn spawn(&mut self, task: Task, work: impl Future<Output = Done> + Send + 'static) {
-        let watched = if let Task::Watch(address) = &task { Some(address.clone()) } else { None };
+    fn spawn(&mut self, task: Task, work: impl Future<Output = Done> + Send + 'static) -> AbortHandle {
         let handle = self.set.spawn(work);
         self.running.insert(handle.id(), task);
-        if let Some(address) = watched {
-            self.watches.insert(address, handle);
-        }
+        handle
     }
 
+    /// Opens a watch, in place of the one of this master if there is one. `work` sends its updates to what it is called with.
+    fn open_watch<W: Future<Output = Done> + Send + 'static>(
+        &mut self,
+        address: String,
+        work: impl FnOnce(mpsc::Sender<WatchUpdate>) -> W,
+    ) {
+        self.end_watch(&address);
+        let (sender, updates) = mpsc::channel(WAITING_UPDATES);
+        let handle = self.spawn(Task::Watch(address.clone()), work(sender));
+        self.updates.insert(address.clone(), ReceiverStream::new(updates));
+        self.watches.insert(address, handle);
+    }
+
+    /// Ends a watch, with the updates that nobody has taken yet. Taken later, they would make the next watch of the master
+    /// pass for one that is open, and bring a former leader's word on stores after that of its successor. Nothing is lost:
+    /// the first update of each watch is the whole state.
     fn end_watch(&mut self, address: &str) {
+        self.updates.remove(address);
         if let Some(watch) = self.watches.remove(address) {
             self.running.remove(&watch.id());
             watch.abort();
         }
     }
 
-    /// Waits for the next task that ends; `None` as its result if it panicked, which is logged then.
-    async fn next(&mut self) -> Option<(Task, Option<Done>)> {
+    /// Waits for the next update, or for the next task that ends. Nothing is lost if it is dropped.
+    async fn next(&mut self) -> Option<TaskEvent> {
         loop {
-            let (id, done) = match self.set.join_next_with_id().await? {
+            let ended = tokio::select! {
+                Some((from, update)) = self.updates.next() => return Some(TaskEvent::Updated(from, update)),
+                Some(ended) = self.set.join_next_with_id() => ended,
+                else => return None,
+            };
+            let (id, done) = match ended {
                 Ok((id, done)) => (id, Some(done)),
                 Err(error) => (error.id(), None),
             };
@@ -117,7 +151,7 @@ impl Tasks {
                 if let Task::Watch(address) = &task {
                     self.watches.remove(address);
                 }
-                return Some((task, done));
+                return Some(TaskEvent::Ended(task, done));
             }
         }
     }
@@ -130,7 +164,6 @@ pub async fn drive(
     last_known: Arc<LastKnown>,
     mut search: Search,
 ) -> Infallible {
-    let (updates, mut news) = mpsc::channel::<(String, WatchUpdate)>(64);
     let mut tasks = Tasks::default();
     loop {
         let (leader, until) = loop {
@@ -142,13 +175,11 @@ pub async fn drive(
                     tasks.spawn(Task::Ask(address), ask);
                 }
                 Action::Watch { address, pause, limit } => {
-                    tasks.end_watch(&address);
                     let (channels, caller) = (channels.clone(), owner.caller());
                     let leader_only = !search.options().store_news;
-                    let (from, updates) = (address.clone(), updates.clone());
-                    tasks.spawn(Task::Watch(address), async move {
+                    tasks.open_watch(address.clone(), |updates| async move {
                         sleep(pause).await;
-                        watch(&channels, from, caller, leader_only, limit, &updates).await
+                        watch(&channels, &address, caller, leader_only, limit, updates).await
                     });
                 }
                 Action::Unwatch(address) => tasks.end_watch(&address),
@@ -163,17 +194,17 @@ pub async fn drive(
             }
         };
         tokio::select! {
-            Some((from, event)) = news.recv() => {
-                search.heard(&from, true, leader.as_ref() == Some(&from));
-                owner.watched(&from, event);
-            }
             changed = owner.changed() => {
                 if changed == Changed::List {
                     search.list_changed();
                 }
             }
-            Some(ended) = tasks.next(), if !tasks.set.is_empty() => match ended {
-                (Task::Ask(address), done) => {
+            Some(event) = tasks.next() => match event {
+                TaskEvent::Updated(from, update) => {
+                    search.heard(&from, true, leader.as_ref() == Some(&from));
+                    owner.watched(&from, update);
+                }
+                TaskEvent::Ended(Task::Ask(address), done) => {
                     search.ended(&address);
                     let Some(Done::Asked { asked, answer, broken }) = done else { continue };
                     if let Some(channel) = broken {
@@ -184,7 +215,7 @@ pub async fn drive(
                     }
                     owner.answered(&address, asked, answer);
                 }
-                (Task::Watch(address), done) => {
+                TaskEvent::Ended(Task::Watch(address), done) => {
                     let (lasted, is_refused) = match done {
                         Some(Done::Watched { lasted, is_refused }) => (lasted, is_refused),
                         _ => (Duration::ZERO, false),
@@ -194,7 +225,7 @@ pub async fn drive(
                         owner.watch_ended(&address);
                     }
                 }
-                (Task::Resolve, done) => {
+                TaskEvent::Ended(Task::Resolve, done) => {
                     if let Some(Done::Resolved { of, list }) = done {
                         owner.listed(&of, list);
                     }
@@ -225,14 +256,14 @@ async fn ask(channels: Arc<Channels>, address: String, software: &'static str, l
 /// Runs one watch from its opening to its end.
 async fn watch(
     channels: &Channels,
-    from: String,
+    from: &str,
     caller: v1::Caller,
     leader_only: bool,
     limit: Duration,
-    updates: &mpsc::Sender<(String, WatchUpdate)>,
+    updates: mpsc::Sender<WatchUpdate>,
 ) -> Done {
     let unopened = |is_refused| Done::Watched { lasted: Duration::ZERO, is_refused };
-    let Ok(mut channel) = channels.get(&from) else { return unopened(false) };
+    let Ok(mut channel) = channels.get(from) else { return unopened(false) };
     let opened = Instant::now();
     // A watch that ends or can't be opened leaves the connection to the calls that share it, and to questions, which tell
     // whether it is broken.
@@ -241,10 +272,62 @@ async fn watch(
         Err(error) => return unopened(error.answered()),
     };
     while let Ok(event) = watch.next().await {
-        // It fails only when the search is over.
-        if updates.send((from.clone(), event)).await.is_err() {
+        // It fails only when this watch is ended.
+        if updates.send(event).await.is_err() {
             break;
         }
     }
     Done::Watched { lasted: opened.elapsed(), is_refused: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update() -> WatchUpdate {
+        crate::read_update(v1::WatchEvent::default())
+    }
+
+    /// Opens a watch that brings one update and ends if `ends`. Returns once the update waits to be taken.
+    async fn watch_with_update(tasks: &mut Tasks, ends: bool) {
+        let (sent, is_sent) = tokio::sync::oneshot::channel();
+        tasks.open_watch("a".to_owned(), |updates| async move {
+            updates.send(update()).await.unwrap();
+            sent.send(()).unwrap();
+            if !ends {
+                std::future::pending::<()>().await;
+            }
+            Done::Watched { lasted: Duration::ZERO, is_refused: false }
+        });
+        is_sent.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_update_of_a_watch_that_was_ended_is_not_taken() {
+        let mut tasks = Tasks::default();
+        watch_with_update(&mut tasks, false).await;
+        tasks.end_watch("a");
+        assert!(tasks.next().await.is_none());
+        // Nor does it pass for an update of the next watch.
+        watch_with_update(&mut tasks, false).await;
+        tasks.open_watch("a".to_owned(), |_| async {
+            Done::Watched { lasted: Duration::ZERO, is_refused: true }
+        });
+        assert!(matches!(tasks.next().await, Some(TaskEvent::Ended(Task::Watch(_), Some(_)))));
+        assert!(tasks.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn the_last_update_of_a_watch_that_ended_by_itself_is_taken() {
+        let mut tasks = Tasks::default();
+        watch_with_update(&mut tasks, true).await;
+        let (mut updates, mut ends) = (0, 0);
+        while let Some(event) = tasks.next().await {
+            match event {
+                TaskEvent::Updated(..) => updates += 1,
+                TaskEvent::Ended(..) => ends += 1,
+            }
+        }
+        assert_eq!((updates, ends), (1, 1));
+    }
 }

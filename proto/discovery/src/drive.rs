@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,7 +203,7 @@ pub async fn drive(
             Some(event) = tasks.next() => match event {
                 TaskEvent::Updated(from, update) => {
                     search.heard(&from, true, leader.as_ref() == Some(&from));
-                    owner.watched(&from, update);
+                    judge(|| owner.watched(&from, update));
                 }
                 TaskEvent::Ended(Task::Ask(address), done) => {
                     search.ended(&address);
@@ -213,7 +214,7 @@ pub async fn drive(
                     if answer.as_ref().is_ok_and(|report| report.cluster.is_some()) {
                         search.heard(&address, false, leader.as_ref() == Some(&address));
                     }
-                    owner.answered(&address, asked, answer);
+                    judge(|| owner.answered(&address, asked, answer));
                 }
                 TaskEvent::Ended(Task::Watch(address), done) => {
                     let (lasted, is_refused) = match done {
@@ -222,18 +223,28 @@ pub async fn drive(
                     };
                     search.watch_ended(&address, lasted);
                     if !is_refused {
-                        owner.watch_ended(&address);
+                        judge(|| owner.watch_ended(&address));
                     }
                 }
                 TaskEvent::Ended(Task::Resolve, done) => {
                     if let Some(Done::Resolved { of, list }) = done {
-                        owner.listed(&of, list);
+                        judge(|| owner.listed(&of, list));
                     }
                 }
             },
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
         }
     }
+}
+
+/// Lets the owner judge one message. A panic loses that message and not the search, without which a client closes and a
+/// store follows no other leader.
+///
+/// The owner may have judged only half of the message. It makes decisions from what it knows of each master, which the next
+/// message replaces.
+fn judge(judgement: impl FnOnce()) {
+    // The panic hook has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(judgement));
 }
 
 /// Asks a master who leads.
@@ -265,8 +276,9 @@ async fn watch(
     let unopened = |is_refused| Done::Watched { lasted: Duration::ZERO, is_refused };
     let Ok(mut channel) = channels.get(from) else { return unopened(false) };
     let opened = Instant::now();
-    // A watch that ends or can't be opened leaves the connection to the calls that share it, and to questions, which tell
-    // whether it is broken.
+    // A watch that ends or can't be opened leaves the connection to the calls that share it: a master that is slow to open a
+    // watch may answer those, and would have one more connection to accept. If the connection is dead, a question or the
+    // keep-alive finds out, and the next try of a second watch goes to another master.
     let mut watch = match Watch::open(&mut channel.client, caller, leader_only, limit).await {
         Ok(watch) => watch,
         Err(error) => return unopened(error.answered()),
@@ -282,7 +294,77 @@ async fn watch(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use mc_net::{ChannelOptions, TcpNetwork};
+
     use super::*;
+    use crate::{Phase, SearchOptions, Situation};
+
+    const MASTER: &str = "127.0.0.1:1";
+
+    /// Panics when it judges its first answer, and counts the others.
+    struct PanicsAtFirst {
+        answers: usize,
+        judged: mpsc::Sender<usize>,
+    }
+
+    impl SearchOwner for PanicsAtFirst {
+        fn situation(&mut self, _: Instant) -> Situation {
+            Situation {
+                masters: Arc::new(BTreeSet::from([MASTER.to_owned()])),
+                leader: None,
+                lost: None,
+                phase: Phase::Searching,
+                spread: Duration::ZERO,
+                may_watch: false,
+                until: None,
+            }
+        }
+
+        fn caller(&self) -> v1::Caller {
+            v1::Caller::default()
+        }
+
+        fn list(&self) -> Vec<HostPort> {
+            Vec::new()
+        }
+
+        fn listed(&mut self, _: &[HostPort], _: Listed) {}
+
+        fn answered(&mut self, _: &str, _: Instant, _: Result<ClusterReport, HelloError>) {
+            self.answers += 1;
+            assert!(self.answers > 1, "planted");
+            let _ = self.judged.try_send(self.answers);
+        }
+
+        fn watched(&mut self, _: &str, _: WatchUpdate) {}
+
+        fn watch_ended(&mut self, _: &str) {}
+
+        async fn changed(&mut self) -> Changed {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_an_answer_is_judged_does_not_end_the_search() {
+        let options = SearchOptions {
+            software: "test",
+            pauses: (Duration::from_millis(1), Duration::from_millis(1)),
+            head_start: Duration::ZERO,
+            answer: Duration::from_secs(1),
+            leader_answer: Duration::from_secs(1),
+            resolve: Duration::from_secs(3600),
+            store_news: false,
+        };
+        let (judged, mut is_judged) = mpsc::channel(1);
+        let owner = PanicsAtFirst { answers: 0, judged };
+        let channels = Arc::new(Channels::new(TcpNetwork::shared(), ChannelOptions::default()));
+        let search = Search::new(options, Instant::now(), None);
+        tokio::spawn(drive(owner, channels, Arc::default(), search));
+        assert_eq!(is_judged.recv().await, Some(2), "the search goes on");
+    }
 
     fn update() -> WatchUpdate {
         crate::read_update(v1::WatchEvent::default())

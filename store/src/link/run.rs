@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tracing::{Instrument as _, error, info, warn};
 
 use super::finder::Finder;
-use super::session::{Session, SessionEnd, knows, unmount};
+use super::session::{Replies, Session, SessionEnd, knows, unmount};
 use super::status::LinkStatus;
 use super::{LinkConfig, NextLeader, Registration, Served, StoreInfo};
 
@@ -228,6 +228,7 @@ impl Following {
         };
         let status = self.status.clone();
         let mounts = status.get().mounts;
+        let replies = Replies::default();
         let session = Session {
             info: &self.info,
             registration: self.registration,
@@ -235,6 +236,7 @@ impl Following {
             served: &*self.served,
             leader,
             client,
+            replies: &replies,
         };
         let started = status.now();
         if self.followed.as_ref().is_none_or(|followed| !followed.same_term(leader)) {
@@ -250,21 +252,17 @@ impl Following {
                     if changed.is_err() {
                         std::future::pending::<()>().await;
                     }
-                    // The same master leads a newer term: its heartbeats go on. A closed stream would make this store suspect
-                    // until the next one is open, and its objects would miss meanwhile.
                     let next = self.leaders.borrow_and_update().as_ref().map(|next| next.leader.clone());
-                    // A rescued cluster may have the same node at the same address.
+                    // A rescued cluster may have the same node at the same address, and counts its own terms.
                     let is_ours = status.get().cluster == self.cluster;
-                    match next.filter(|next| {
-                        is_ours && next.node == leader.node && next.address == leader.address
-                    }) {
-                        Some(same) => {
-                            status.update(|state| state.leader = Some(same.clone()));
-                            self.followed = Some(same);
-                            // Pauses that grew while it did not lead are over.
-                            self.pace.reset();
-                        }
-                        None => break None,
+                    let Some(next) = next.filter(|next| is_ours && replies.keep_session(leader, next)) else {
+                        break None;
+                    };
+                    if next.node == leader.node && next.address == leader.address {
+                        status.update(|state| state.leader = Some(next.clone()));
+                        self.followed = Some(next);
+                        // Pauses that grew while it did not lead are over.
+                        self.pace.reset();
                     }
                 }
             }

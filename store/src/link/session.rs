@@ -1,5 +1,6 @@
 //! A session with one leader: the mount, then heartbeats until something ends them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,40 @@ pub(crate) struct Session<'a> {
     pub(crate) served: &'a dyn Served,
     pub(crate) leader: &'a Leader,
     pub(crate) client: Client,
+    pub(crate) replies: &'a Replies,
+}
+
+/// Replies to the heartbeats of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    /// Term of the last one; 0 before the first.
+    last_term: AtomicU64,
+}
+
+impl Replies {
+    fn note(&self, term: u64) {
+        self.last_term.store(term, Ordering::Relaxed);
+    }
+
+    /// Returns the term in which the master led that sent the last reply. `named` is the leader that the session was begun with.
+    fn term(&self, named: &Leader) -> u64 {
+        self.last_term.load(Ordering::Relaxed).max(named.term)
+    }
+
+    /// Decides whether the session with `leader` goes on now that `next` is named as the leader.
+    ///
+    /// - No reply yet: its connection may be dead, which its own time limits find out seconds later. A new session, over a new
+    ///   connection, costs no store its heartbeats: there are none yet.
+    /// - A reply in the term of `next`, or in a newer one: the master that sent it led after `next`, since terms order
+    ///   leaders. The news is late.
+    /// - The same master leads a newer term: its heartbeats go on. A closed stream would make this store suspect until the
+    ///   next one is open, and its objects would miss meanwhile.
+    pub(crate) fn keep_session(&self, leader: &Leader, next: &Leader) -> bool {
+        match self.last_term.load(Ordering::Relaxed) {
+            0 => false,
+            replied => next.term <= replied || (next.node == leader.node && next.address == leader.address),
+        }
+    }
 }
 
 impl Session<'_> {
@@ -165,6 +200,7 @@ impl Session<'_> {
                 "it answered a heartbeat in the name of another cluster".to_owned(),
             ));
         }
+        self.replies.note(reply.term);
         self.learn(cluster, reply.cluster_time_ms);
         let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
         self.status.update(|state| state.spread = spread);
@@ -210,10 +246,11 @@ impl Session<'_> {
                 state.heartbeat = Duration::from_millis(reply.heartbeat_ms.clamp(10, 10_000));
             }
         });
-        self.status.beat(self.leader.term);
+        let term = self.replies.term(self.leader);
+        self.status.beat(term);
         info!(
             leader = self.leader.address,
-            term = self.leader.term,
+            term,
             epoch = %self.registration.epoch,
             bytes = segments.iter().sum::<u64>(),
             "mounted"
@@ -336,5 +373,35 @@ async fn open(
         Ok(Ok(replies)) => Ok(replies.into_inner()),
         Ok(Err(status)) => Err(ended(&status)),
         Err(_) => Err(SessionEnd::Broken("the heartbeat stream was not opened in time".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leader(node: u64, term: u64) -> Leader {
+        Leader { node: NodeId(node), address: format!("m{node}:1"), term }
+    }
+
+    #[test]
+    fn a_session_without_a_reply_is_left_even_for_the_same_master() {
+        let replies = Replies::default();
+        assert!(!replies.keep_session(&leader(1, 5), &leader(1, 6)), "its connection may be dead");
+        replies.note(5);
+        assert!(replies.keep_session(&leader(1, 5), &leader(1, 6)));
+        assert!(!replies.keep_session(&leader(1, 5), &leader(2, 6)));
+    }
+
+    #[test]
+    fn a_session_is_not_left_for_a_leader_before_its_last_reply() {
+        let replies = Replies::default();
+        replies.note(7);
+        assert!(
+            replies.keep_session(&leader(1, 5), &leader(2, 6)),
+            "it led between the two terms of this one"
+        );
+        assert!(!replies.keep_session(&leader(1, 5), &leader(2, 8)));
+        assert_eq!(replies.term(&leader(1, 5)), 7);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use mc_proto::v1;
 use mc_testkit::until;
-use mc_types::ClusterId;
+use mc_types::{ClusterId, NodeId};
 use tokio::io::AsyncReadExt as _;
 
 use crate::common::{Event, FakeCluster, SEGMENT, config, http, mounted, start, until_not_ready_because};
@@ -81,6 +83,46 @@ async fn a_leader_that_leads_again_keeps_its_heartbeats() {
     let beats = cluster.beats(0);
     until("beats", async || cluster.beats(0) > beats + 2).await;
     assert_eq!(cluster.agreed().streams, streams, "a closed stream makes the store suspect");
+}
+
+#[tokio::test]
+async fn late_news_of_a_leader_before_the_present_one_moves_no_heartbeats() {
+    const DEPOSED: &str = "127.0.0.1:1";
+    let cluster = FakeCluster::start(3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("beats", async || cluster.beats(0) > 2).await;
+    let streams = cluster.agreed().streams;
+    let deposed = v1::Leader {
+        node_id: Bytes::copy_from_slice(&NodeId(9).to_bytes()),
+        address: DEPOSED.to_owned(),
+        term: 2,
+    };
+    // Only the replies tell that the first master leads again, in term 3: the others still name the leader of term 2.
+    cluster.agreed().silent = true;
+    cluster.agreed().term = 3;
+    until("a reply in term 3", async || store.store().mounted_in_term() == Some(3)).await;
+    cluster.agreed().late_news = Some(deposed);
+    cluster.agreed().silent = false;
+    let hears = async || store.store().status().report().masters.contains(&DEPOSED.to_owned());
+    until("the store hears of the leader of term 2", hears).await;
+    let beats = cluster.beats(0);
+    until("beats", async || cluster.beats(0) > beats + 2).await;
+    assert_eq!(cluster.agreed().streams, streams);
+}
+
+#[tokio::test]
+async fn a_mount_over_a_kept_session_counts_for_the_term_of_its_replies() {
+    let cluster = FakeCluster::start(3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("beats", async || cluster.beats(0) > 2).await;
+    cluster.elect(0);
+    until("a reply in term 2", async || store.store().mounted_in_term() == Some(2)).await;
+    cluster.agreed().mounted.clear();
+    until("mounted again", async || cluster.mounts().len() == 2).await;
+    until("the mount counts", async || store.store().mounted_in_term().is_some()).await;
+    assert_eq!(store.store().mounted_in_term(), Some(2));
 }
 
 #[tokio::test]

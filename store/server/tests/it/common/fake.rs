@@ -29,6 +29,8 @@ pub struct Agreed {
     pub events: Vec<Event>,
     /// Hello and Watch tell nobody of the leader: only redirects do.
     pub silent: bool,
+    /// Leader that Hello and Watch name instead, as a master that hears late.
+    pub late_news: Option<v1::Leader>,
     /// Refusal of every mount.
     pub mounts_refused: Option<Code>,
     /// Number of heartbeat streams that were opened.
@@ -58,6 +60,7 @@ impl FakeCluster {
             dead: BTreeSet::new(),
             events: Vec::new(),
             silent: false,
+            late_news: None,
             mounts_refused: None,
             streams: 0,
             addresses: addresses.clone(),
@@ -144,7 +147,7 @@ impl Agreed {
     }
 
     fn told(&self) -> Option<v1::Leader> {
-        if self.silent { None } else { self.leader() }
+        if self.silent { None } else { self.late_news.clone().or_else(|| self.leader()) }
     }
 }
 

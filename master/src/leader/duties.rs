@@ -129,7 +129,7 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
         leading.sweep_leases();
         // The applied settings include changes whose callers gave up waiting.
         leading.adopt(&coordinator.read(|applied| applied.state.settings().clone()));
-        log_failure("a tick", coordinator.propose(&leading, Request::tick()).await);
+        log_failure("a tick", coordinator.propose(&leading, &Request::tick()).await);
         drop_dead_stores(coordinator, &leading).await;
     }
 }
@@ -143,7 +143,7 @@ async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
     });
     for (store, epoch) in dead {
         tracing::warn!(%store, "store was silent for store_ttl: its replicas are dropped");
-        let dropped = coordinator.propose(leading, Request::drop_store(store, epoch)).await;
+        let dropped = coordinator.propose(leading, &Request::drop_store(store, epoch)).await;
         log_failure("the removal of a silent store", dropped.map(drop));
     }
 }
@@ -164,7 +164,7 @@ async fn sweep(services: &Services, leading: &Leading) -> Swept {
     if !coordinator.read(|applied| applied.state.needs_sweep()) {
         return Swept::All;
     }
-    match coordinator.propose(leading, Request::sweep(SWEEP_LIMIT)).await {
+    match coordinator.propose(leading, &Request::sweep(SWEEP_LIMIT)).await {
         Ok(more) => {
             services.objects.let_in(leading);
             if more { Swept::Slice } else { Swept::All }

@@ -133,7 +133,7 @@ impl Index {
         let (op, answer) = request.split();
         self.entries += 1;
         let stamp = Stamp { term: 1, seed: self.entries, ..Stamp::default() };
-        answer.read(self.state.apply(self.entries, 1, &Command { stamp, op }))
+        answer(self.state.apply(self.entries, 1, &Command { stamp, op }))
     }
 }
 

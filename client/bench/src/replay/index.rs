@@ -195,7 +195,7 @@ impl Index {
         if let Some(change) = Change::of(&command, &response) {
             self.evictor.follow(&change, &self.state);
         }
-        answer.read(response)
+        answer(response)
     }
 }
 

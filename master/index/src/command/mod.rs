@@ -23,7 +23,7 @@ pub use op::{
     StartKey, reuse_epoch,
 };
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
-pub use request::{Request, ResponseReader};
+pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
 pub use settings::{
     CLUSTER_VERSION, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError,
@@ -32,7 +32,7 @@ pub use settings::{
 pub(crate) const COMMAND_FORMAT: u8 = 8;
 
 /// A log entry: the leader's stamp and the operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Command {
     /// Facts from outside the state.
     pub stamp: Stamp,
@@ -76,29 +76,7 @@ impl Command {
     /// Encodes the command for the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(self.room());
-        out.push(COMMAND_FORMAT);
-        postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
-    }
-
-    /// Estimates the encoded length, mostly too high: growing the buffer would copy a large batch a dozen times.
-    fn room(&self) -> usize {
-        let keys: usize = match &self.op {
-            Op::PutStart { items, .. } => {
-                let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
-                items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
-            }
-            Op::PutEnd { items } => items.len() * 56,
-            Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
-                items.iter().map(|item| item.key.len() + 32).sum()
-            }
-            Op::PutRevoke { puts } => puts.len() * 20,
-            Op::Evict { items, .. } => items.len() * 26,
-            Op::NoteReuse { keys, .. } => keys.len() * 8,
-            Op::SetKeyValue { key, value } => key.len() + value.as_ref().map_or(0, |value| value.len()),
-            _ => 0,
-        };
-        keys + 256
+        encode(&self.stamp, &self.op)
     }
 
     /// Decodes a command written by [`Self::encode`].
@@ -116,4 +94,31 @@ impl Command {
             None => Err(DecodeError::Malformed("empty".into())),
         }
     }
+}
+
+/// Encodes the command of a stamp and an operation. A pair has the encoding of a struct with these fields.
+fn encode(stamp: &Stamp, op: &Op) -> Bytes {
+    let mut out = Vec::with_capacity(room(op));
+    out.push(COMMAND_FORMAT);
+    postcard::to_extend(&(stamp, op), out).expect("a command of plain values always encodes").into()
+}
+
+/// Estimates the encoded length, mostly too high: growing the buffer would copy a large batch a dozen times.
+fn room(op: &Op) -> usize {
+    let keys: usize = match op {
+        Op::PutStart { items, .. } => {
+            let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
+            items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
+        }
+        Op::PutEnd { items } => items.len() * 56,
+        Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
+            items.iter().map(|item| item.key.len() + 32).sum()
+        }
+        Op::PutRevoke { puts } => puts.len() * 20,
+        Op::Evict { items, .. } => items.len() * 26,
+        Op::NoteReuse { keys, .. } => keys.len() * 8,
+        Op::SetKeyValue { key, value } => key.len() + value.as_ref().map_or(0, |value| value.len()),
+        _ => 0,
+    };
+    keys + 256
 }

@@ -1,8 +1,9 @@
+use bytes::Bytes;
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
 use super::{
     EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RemoveItem, Response,
-    Settings,
+    Settings, Stamp, encode,
 };
 use crate::key::KeyHash;
 
@@ -16,23 +17,30 @@ pub struct Request<A> {
     answer: fn(Response) -> Option<A>,
 }
 
-/// Reads the typed answer of a [`Request`].
-#[derive(Debug)]
-pub struct ResponseReader<A>(fn(Response) -> Option<A>);
-
 impl<A> Request<A> {
-    /// Splits the request into the operation and the reader of its answer.
+    /// The operation.
     #[must_use]
-    pub fn split(self) -> (Op, ResponseReader<A>) {
-        (self.op, ResponseReader(self.answer))
+    pub fn op(&self) -> &Op {
+        &self.op
     }
-}
 
-impl<A> ResponseReader<A> {
+    /// Encodes the command of this operation and a stamp, as [`Command::encode`](super::Command::encode) does. The request stays,
+    /// so that its caller can propose parts of it again.
+    #[must_use]
+    pub fn encode(&self, stamp: &Stamp) -> Bytes {
+        encode(stamp, &self.op)
+    }
+
+    /// Splits the request into the operation and the function that reads its answer, for callers that keep nothing.
+    #[must_use]
+    pub fn split(self) -> (Op, fn(Response) -> Option<A>) {
+        (self.op, self.answer)
+    }
+
     /// Returns the answer to the operation; `None` when its entry's term was not the stamp's, so that it did nothing.
     #[must_use]
-    pub fn read(&self, response: Response) -> Option<A> {
-        (self.0)(response)
+    pub fn answer(&self, response: Response) -> Option<A> {
+        (self.answer)(response)
     }
 }
 
@@ -112,6 +120,13 @@ impl Request<Vec<PutStarted>> {
     pub fn put_start(tenant: String, items: Vec<PutStartItem>) -> Self {
         Self { op: Op::PutStart { tenant, items }, answer: started }
     }
+
+    /// The puts that it starts.
+    #[must_use]
+    pub fn items(&self) -> &[PutStartItem] {
+        // No other operation is answered by a `Vec<PutStarted>`.
+        if let Op::PutStart { items, .. } = &self.op { items } else { &[] }
+    }
 }
 
 impl Request<Vec<PutEnded>> {
@@ -185,10 +200,11 @@ mod tests {
     /// Whether `request` gets an answer from an entry of the stamp's term, and from one of another term.
     fn answered<A>(request: impl Fn() -> Request<A>) -> (bool, bool) {
         let read = |term| {
-            let (op, answer) = request().split();
+            let request = request();
             let mut state = State::new(Settings::default());
-            let command = Command { stamp: Stamp { term: 1, ..Stamp::default() }, op };
-            answer.read(state.apply(1, term, &command)).is_some()
+            let encoded = request.encode(&Stamp { term: 1, ..Stamp::default() });
+            let command = Command::decode(&encoded).unwrap();
+            request.answer(state.apply(1, term, &command)).is_some()
         };
         (read(1), read(2))
     }

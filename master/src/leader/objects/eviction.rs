@@ -556,9 +556,8 @@ impl TermEviction {
         self.evictor.set_time(self.leading.now());
         let notes = objects.index.read(|applied| self.evictor.take_notes(NOTES_PER_ENTRY, &applied.state));
         if let Some((keys, epoch, once_share)) = notes {
-            let noted =
-                objects.coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
-            if let Err(why) = noted.await {
+            let note = Request::note_reuse(keys, epoch, once_share);
+            if let Err(why) = objects.coordinator.propose(&self.leading, &note).await {
                 tracing::debug!(%why, "cannot record in the index which objects were reused");
             }
         }
@@ -594,7 +593,7 @@ impl TermEviction {
     async fn evict(&mut self, objects: &Objects, items: Vec<EvictItem>, attempt: Attempt) -> EntryOutcome {
         let reuse_at = self.leading.evicted_until();
         let request = Request::evict(items.clone(), reuse_at);
-        let refusal = match objects.coordinator.propose(&self.leading, request).await {
+        let refusal = match objects.coordinator.propose(&self.leading, &request).await {
             Ok(codes) => {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
                 objects.metrics.evictions.objects(self.reason, evicted as u64);

@@ -40,7 +40,7 @@ use queue::{RoomNeed, WaitReason};
 pub(crate) use removal::RemovalPage;
 use removal::matching_places;
 use room::{QueuedCall, Room, WaitOutcome};
-use shortage::{PutShortage, untried};
+use shortage::{PutShortage, is_short, untried};
 
 /// Time for which mismatches that clients report are only counted, after one was logged.
 const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
@@ -416,10 +416,15 @@ impl Objects {
         let deadline = Instant::now() + wait_for(leading, &items);
         let mut waiting = QueuedCall::new(self, leading);
         self.queue(&mut waiting, tenant, &items, deadline).await;
-        let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
-        let mut started = propose(items.clone()).await?;
+        let first = Request::put_start(tenant.to_owned(), items);
+        let mut started = self.coordinator.propose(leading, &first).await?;
+        let items = first.items();
         let (mut after, mut open, mut last) = (WaitReason::Progress, items.len(), None);
         loop {
+            // Usually there is room, and the index need not be looked at.
+            if !started.iter().any(|started| is_short(started.code)) {
+                return Ok((started, ""));
+            }
             let suspects = leading.liveness.suspects();
             let short = self.coordinator.read(|applied| {
                 let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
@@ -454,7 +459,8 @@ impl Objects {
             }
             after = WaitReason::Refusal;
             let again = short.places.iter().map(|&at| items[at].clone()).collect();
-            match propose(again).await {
+            let again = Request::put_start(tenant.to_owned(), again);
+            match self.coordinator.propose(leading, &again).await {
                 Ok(answers) => {
                     for (at, answer) in short.places.into_iter().zip(answers) {
                         started[at] = answer;
@@ -506,14 +512,14 @@ impl Objects {
             PutEndItem { put, key, checksum, failed, reuse_at }
         };
         let items = puts.into_iter().map(item).collect();
-        let ended = self.coordinator.propose(&leading, Request::put_end(items)).await?;
+        let ended = self.coordinator.propose(&leading, &Request::put_end(items)).await?;
         Ok(ended.iter().map(|ended| ended.code).collect())
     }
 
     /// Gives puts up and frees what they allocated. Returns one code per put.
     pub(crate) async fn put_revoke(&self, puts: Vec<PutId>) -> Result<Vec<Code>, Refusal> {
         let leading = self.coordinator.lead().await?;
-        self.coordinator.propose(&leading, Request::put_revoke(puts)).await
+        self.coordinator.propose(&leading, &Request::put_revoke(puts)).await
     }
 }
 

@@ -109,7 +109,7 @@ impl Objects {
             return Ok(());
         }
         let (places, removed): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
-        let codes = self.coordinator.propose(&leading, Request::remove(tenant.to_owned(), removed)).await?;
+        let codes = self.coordinator.propose(&leading, &Request::remove(tenant.to_owned(), removed)).await?;
         for (place, code) in places.into_iter().zip(codes) {
             let raced = code == Code::VersionChanged && items[place].version.is_none();
             answers[place] = (!raced).then_some(code);
@@ -121,7 +121,7 @@ impl Objects {
     pub(crate) async fn remove_all(&self, tenant: String) -> Result<u64, Refusal> {
         let leading = self.coordinator.lead().await?;
         let removed = Request::remove_all(tenant, leading.hold_until());
-        self.coordinator.propose(&leading, removed).await
+        self.coordinator.propose(&leading, &removed).await
     }
 
     /// Removes the objects of a tenant whose keys match a pattern, from a position on; all, if the pattern is empty.
@@ -179,7 +179,7 @@ impl Objects {
         let leased = before - items.len();
         if !items.is_empty() {
             let request = Request::remove(tenant.to_owned(), items);
-            let codes = self.coordinator.propose(&leading, request).await?;
+            let codes = self.coordinator.propose(&leading, &request).await?;
             removed.objects += codes.iter().filter(|code| **code == Code::Ok).count() as u64;
         }
         // Counted once the page is done: the caller begins a page again whose entry was refused.
@@ -243,7 +243,7 @@ impl Objects {
         };
         if !items.is_empty() {
             let request = Request::drop_replicas(tenant.to_owned(), store, items);
-            let answers = self.coordinator.propose(&leading, request).await?;
+            let answers = self.coordinator.propose(&leading, &request).await?;
             for (at, code) in places.into_iter().zip(answers) {
                 codes[at] = code;
             }

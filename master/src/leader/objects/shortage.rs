@@ -28,6 +28,11 @@ pub(super) struct PutShortage {
     pub(super) need: Option<(Scope, RoomNeed)>,
 }
 
+/// Whether a put with this answer was refused for want of room.
+pub(super) fn is_short(code: Code) -> bool {
+    matches!(code, Code::NoAvailableHandle | Code::TenantQuotaExceeded)
+}
+
 impl PutShortage {
     /// Looks at the answers to the puts of a call.
     pub(super) fn of<'a>(
@@ -285,6 +290,15 @@ mod tests {
         let (quota, need) = untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
         assert_eq!((quota, need.largest), (Excess::default(), 1 << 17));
         assert_eq!(need.excess, Excess { bytes: 1 << 17, objects: 0 }, "the others count");
+    }
+
+    #[test]
+    fn only_answers_for_want_of_room_are_looked_at() {
+        let (state, item) = (pool(&[&[4096]]), item(64, &[]));
+        for code in Code::ALL {
+            let short = PutShortage::of(&state, &[], "", [(&item, *code)].into_iter());
+            assert_eq!(!short.places.is_empty() || !short.why.is_empty(), is_short(*code), "{code}");
+        }
     }
 
     #[test]

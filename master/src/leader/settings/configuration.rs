@@ -58,7 +58,7 @@ impl Configuration {
         let _one_at_a_time = self.changing.lock().await;
         let leading = self.coordinator.lead().await?;
         // A change whose caller gave up may lie in the log ahead of this one. It is applied once the tick is.
-        self.coordinator.propose(&leading, Request::tick()).await?;
+        self.coordinator.propose(&leading, &Request::tick()).await?;
         let Replicated { settings: before, version } = self.replicated();
         if version == 0 {
             return Err(Refusal::Busy("the cluster has just formed and has no settings yet".into()));
@@ -66,7 +66,7 @@ impl Configuration {
         let mut after = before.clone();
         setting.set(&mut after, value).map_err(|error| Refusal::Invalid(error.to_string()))?;
         if after != before {
-            self.coordinator.propose(&leading, Request::set_settings(after.clone())).await?;
+            self.coordinator.propose(&leading, &Request::set_settings(after.clone())).await?;
             let (old, new) = (setting.value(&before), setting.value(&after));
             tracing::info!(setting = setting.name, old, new, "the cluster's setting was changed");
         }
@@ -82,17 +82,17 @@ impl Configuration {
         let _one_at_a_time = self.changing.lock().await;
         if self.replicated().version == 0 {
             // As in `set`: entries that lie before the tick in the log are applied once the tick is.
-            self.coordinator.propose(&leading, Request::tick()).await?;
+            self.coordinator.propose(&leading, &Request::tick()).await?;
         }
         let before = self.replicated().version;
         let after = raised(before, &supported).map_err(Refusal::Invalid)?;
         if after > before {
             if before == 0 {
                 // The cluster has just formed. Once it has a version, no leader seeds its settings any more.
-                self.coordinator.propose(&leading, Request::set_settings(self.seed.clone())).await?;
+                self.coordinator.propose(&leading, &Request::set_settings(self.seed.clone())).await?;
                 leading.adopt(&self.seed);
             }
-            self.coordinator.propose(&leading, Request::set_cluster_version(after)).await?;
+            self.coordinator.propose(&leading, &Request::set_cluster_version(after)).await?;
             tracing::info!(from = before, to = after, "the cluster version was raised");
         }
         Ok((before, after))
@@ -111,10 +111,10 @@ impl Configuration {
         if self.replicated().version > 0 {
             return Ok(false);
         }
-        self.coordinator.propose(leading, Request::set_settings(self.seed.clone())).await?;
+        self.coordinator.propose(leading, &Request::set_settings(self.seed.clone())).await?;
         // This term began with the built-in settings. Its soft state stays, because that has its leases.
         leading.adopt(&self.seed);
-        self.coordinator.propose(leading, Request::set_cluster_version(version)).await?;
+        self.coordinator.propose(leading, &Request::set_cluster_version(version)).await?;
         Ok(false)
     }
 

@@ -43,7 +43,7 @@ impl KeyValues {
     /// Sets an entry, or removes it without a value. Answers as [`mc_index::Op::SetKeyValue`] does.
     pub(crate) async fn set(&self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<Code, Refusal> {
         let leading = self.coordinator.lead().await?;
-        self.coordinator.propose(&leading, Request::set_key_value(key, value)).await
+        self.coordinator.propose(&leading, &Request::set_key_value(key, value)).await
     }
 
     /// Sets an entry unless there is one.

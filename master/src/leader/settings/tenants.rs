@@ -44,7 +44,7 @@ impl Tenants {
     pub(crate) async fn set(&self, tenant: String, quota: Option<Quota>) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
         let name = tenant.clone();
-        match self.coordinator.propose(&leading, Request::set_tenant(tenant, quota)).await? {
+        match self.coordinator.propose(&leading, &Request::set_tenant(tenant, quota)).await? {
             Code::Ok => Ok(()),
             code => Err(Refusal::Tenant { name, code }),
         }

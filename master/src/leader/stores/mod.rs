@@ -54,7 +54,7 @@ impl Stores {
         let leading = self.coordinator.lead().await?;
         self.refuse_impostor(&mount, &leading)?;
         let (store, name) = (mount.store, mount.name.clone());
-        let code = self.coordinator.propose(&leading, Request::mount_store(mount)).await?;
+        let code = self.coordinator.propose(&leading, &Request::mount_store(mount)).await?;
         match code {
             Code::Ok => {}
             Code::StoreEpochDead => {
@@ -111,7 +111,7 @@ impl Stores {
         let mounted =
             || self.coordinator.read(|applied| applied.state.store(store).map(|mounted| mounted.epoch));
         let was_mounted = mounted() == Some(epoch);
-        self.coordinator.propose(&leading, Request::drop_store(store, epoch)).await?;
+        self.coordinator.propose(&leading, &Request::drop_store(store, epoch)).await?;
         // A duplicate of a live store, which was refused, unmounts an epoch that was never mounted.
         if was_mounted && mounted() != Some(epoch) {
             tracing::info!(%store, %epoch, "store unmounted");

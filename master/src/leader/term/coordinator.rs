@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{Command, ReadPolicy, Request, Settings, allocation_order, known_from};
+use mc_index::{ReadPolicy, Request, Settings, allocation_order, known_from};
 use mc_log::{LogId, Proposal};
 use mc_raft::{
     Applied, LeaderTransferError, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView,
@@ -233,10 +233,9 @@ impl Coordinator {
     ///
     /// # Errors
     /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
-    pub(crate) async fn propose<A>(&self, leading: &Leading, request: Request<A>) -> Result<A, Refusal> {
-        let (op, answer) = request.split();
-        let kind = Proposed::from(&op);
-        let bytes = Command { stamp: leading.stamp(), op }.encode();
+    pub(crate) async fn propose<A>(&self, leading: &Leading, request: &Request<A>) -> Result<A, Refusal> {
+        let kind = Proposed::from(request.op());
+        let bytes = request.encode(&leading.stamp());
         if bytes.len() > mc_types::MAX_COMMAND_BYTES {
             return Err(Refusal::Invalid(format!(
                 "the request makes a log entry of {} bytes, the limit is {}: split the batch",
@@ -268,7 +267,7 @@ impl Coordinator {
         match written {
             Ok(response) => {
                 self.metrics.committed(kind, self.clock.now().saturating_sub(proposed_at));
-                answer.read(response).ok_or_else(|| self.not_leader())
+                request.answer(response).ok_or_else(|| self.not_leader())
             }
             Err(ProposeError::NotLeader) => Err(self.not_leader()),
             Err(ProposeError::Unknown(why)) => Err(Refusal::Unknown(why)),

@@ -2,18 +2,19 @@
 //! read. Panics if a command for the log does not read back there as it was written.
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use bytes::Bytes;
-use mc_index::{Command, KeyHash, Op, PutStartItem, Quota, Stamp};
+use mc_index::{Command, KeyHash, Op, Quota, Stamp};
 use mc_proto::v1;
 use mc_types::ClusterTime;
 
 use super::caller::{Addressee, versions_meet};
 use super::convert::{node_id, put_id, store_id};
-use super::objects::{limits, new_put, unpacked};
+use super::objects::{limits, put_start_item, unpacked};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
-use crate::leader::Refusal;
+use crate::leader::PutTimes;
 
 /// Whether the caller and the addressee pass their checks.
 pub fn caller(caller: Option<&v1::Caller>) -> bool {
@@ -58,9 +59,8 @@ pub fn report_mismatch(request: &v1::ReportMismatchRequest) -> bool {
 
 /// Whether a batch of puts that start can be read.
 pub fn put_start(request: &v1::BatchPutStartRequest) -> bool {
-    let items = request.items.iter().map(|item| {
-        Ok::<PutStartItem, Refusal>(new_put(&request.tenant, item)?.until(ClusterTime(1), ClusterTime(0)))
-    });
+    let times = PutTimes { now: ClusterTime(0), longest: Duration::from_millis(1) };
+    let items = request.items.iter().map(|item| put_start_item(&request.tenant, item, times));
     let Ok(items) = items.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutStart { tenant: request.tenant.clone(), items });
     caller(request.caller.as_ref())

@@ -4,14 +4,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_index::{GroupId, KeyHash, ListedObject, PutMode, Replication, SOFT_PIN_MAX, StartKey};
+use mc_index::{
+    GroupId, KeyHash, ListedObject, PinAction, PutEndItem, PutMode, PutStartItem, Replication, SOFT_PIN_MAX,
+    StartKey,
+};
 use mc_proto::v1;
 use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, Span, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, GrantedReplica, LeaseMode, Miss, Near,
-    NewPin, NewPut, Objects, Placement, Preference, Refusal, RemovalPage, RemoveObject, StoreGrant,
+    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
+    Placement, Preference, PutTimes, Refusal, RemovalPage, RemoveObject, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -183,8 +186,6 @@ pub(super) async fn put_start(
 ) -> Result<v1::BatchPutStartReply, Refusal> {
     limits(&request.tenant, request.items.len())?;
     let calls = calls(&request.calls, request.items.len())?;
-    let puts = request.items.iter().map(|item| new_put(&request.tenant, item));
-    let puts = puts.collect::<Result<_, _>>()?;
     let near = match (v1::Near::try_from(request.near), caller) {
         (Ok(v1::Near::Any), _) | (Ok(v1::Near::Caller), None) => Near::Any,
         (Ok(v1::Near::Caller), Some(caller)) => Near::Caller(caller),
@@ -192,8 +193,10 @@ pub(super) async fn put_start(
         (Err(_), _) => return Err(Refusal::Invalid(format!("place {} is not known here", request.near))),
     };
     named_stores("preferred_names", request.preferred_names.len())?;
-    let preference = Preference { names: request.preferred_names, near };
-    let started = objects.put_start(request.tenant, puts, &calls, &preference).await?;
+    let v1::BatchPutStartRequest { tenant, items, preferred_names, .. } = request;
+    let preference = Preference { names: preferred_names, near };
+    let items = |times| items.into_iter().map(|item| put_start_item(&tenant, &item, times)).collect();
+    let started = objects.put_start(&tenant, items, &calls, &preference).await?;
     let grants = Grants::new(started.grants);
     let results = started
         .puts
@@ -218,15 +221,11 @@ pub(super) async fn put_end(
 ) -> Result<v1::BatchPutEndReply, Refusal> {
     limits(&request.tenant, request.items.len())?;
     let put = |item: &v1::PutEndItem| {
-        Ok(EndPut {
-            put: put_id(&item.put_id)?,
-            key: KeyHash::of(&request.tenant, &item.key),
-            checksum: item.checksum,
-            failed: item
-                .failed_replicas
-                .iter()
-                .map(|place| u8::try_from(*place).unwrap_or(u8::MAX))
-                .collect(),
+        let key = KeyHash::of(&request.tenant, &item.key);
+        let failed = item.failed_replicas.iter().map(|place| u8::try_from(*place).unwrap_or(u8::MAX));
+        Ok(PutEndItem {
+            failed: failed.collect(),
+            ..PutEndItem::new(put_id(&item.put_id)?, key, item.checksum)
         })
     };
     let puts = request.items.iter().map(put).collect::<Result<_, Refusal>>()?;
@@ -324,7 +323,12 @@ impl Grants {
     }
 }
 
-pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, Refusal> {
+/// Returns the put that an item starts, with its lifetime and its pin counted from the leader's time.
+pub(super) fn put_start_item(
+    tenant: &str,
+    item: &v1::PutStartItem,
+    times: PutTimes,
+) -> Result<PutStartItem, Refusal> {
     if item.group.len() > MAX_GROUP_LEN {
         let len = item.group.len();
         return Err(Refusal::Invalid(format!(
@@ -333,7 +337,7 @@ pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, R
     }
     named_stores("preferred_stores", item.preferred_stores.len())?;
     named_stores("avoid_stores", item.avoid_stores.len())?;
-    Ok(NewPut {
+    Ok(PutStartItem {
         replication: if item.all_replicas { Replication::Strict } else { Replication::BestEffort },
         data_type: u8::try_from(item.data_type)
             .map_err(|_| Refusal::Invalid(format!("data type {}: it can be 0 to 255", item.data_type)))?,
@@ -347,10 +351,10 @@ pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, R
             Err(_) => return Err(Refusal::Invalid(format!("put mode {} is not known here", item.mode))),
         },
         replicas: u8::try_from(item.replicas.max(1)).unwrap_or(u8::MAX),
-        lifetime: (item.deadline_ms > 0).then(|| Duration::from_millis(item.deadline_ms)),
+        deadline: times.deadline((item.deadline_ms > 0).then(|| Duration::from_millis(item.deadline_ms))),
         preferred: item.preferred_stores.iter().copied().map(StoreId).collect(),
         avoid: item.avoid_stores.iter().copied().map(StoreId).collect(),
-        pin: new_pin(item)?,
+        pin: pin_action(item, times)?,
     })
 }
 
@@ -364,11 +368,11 @@ fn named_stores(list: &str, len: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
+fn pin_action(item: &v1::PutStartItem, times: PutTimes) -> Result<PinAction, Refusal> {
     Ok(match v1::PinAction::try_from(item.pin) {
-        Ok(v1::PinAction::PinPreserve) => NewPin::Preserve,
-        Ok(v1::PinAction::PinDisable) => NewPin::Disable,
-        Ok(v1::PinAction::PinHard) => NewPin::Hard,
+        Ok(v1::PinAction::PinPreserve) => PinAction::Preserve,
+        Ok(v1::PinAction::PinDisable) => PinAction::Disable,
+        Ok(v1::PinAction::PinHard) => PinAction::Hard,
         Ok(v1::PinAction::PinSoft) => {
             let length = match item.soft_pin_ms {
                 0 => SOFT_PIN,
@@ -381,7 +385,7 @@ fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
                     Span(SOFT_PIN_MAX)
                 )));
             }
-            NewPin::Soft(length)
+            PinAction::Soft { until: times.now.after(length) }
         }
         Err(_) => return Err(Refusal::Invalid(format!("pin action {} is not known here", item.pin))),
     })
@@ -424,6 +428,8 @@ pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use mc_types::ClusterTime;
+
     use super::*;
 
     #[test]
@@ -487,10 +493,11 @@ mod tests {
             avoid_stores: (0..avoid as u64).collect(),
             ..Default::default()
         };
-        let put = new_put("", &item(64, 64)).ok().unwrap();
+        let times = PutTimes { now: ClusterTime(1), longest: Duration::from_secs(60) };
+        let put = put_start_item("", &item(64, 64), times).ok().unwrap();
         assert_eq!((put.preferred.len(), put.avoid.len()), (64, 64));
         for (preferred, avoid, list) in [(65, 0, "preferred_stores"), (0, 65, "avoid_stores")] {
-            let refusal = new_put("", &item(preferred, avoid)).err().unwrap().to_string();
+            let refusal = put_start_item("", &item(preferred, avoid), times).err().unwrap().to_string();
             assert!(refusal.contains(list) && refusal.contains("65") && refusal.contains("64"), "{refusal}");
         }
     }

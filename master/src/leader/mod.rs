@@ -28,13 +28,14 @@ pub(crate) use members::{
     leave_to_a_master_with_descriptors,
 };
 pub(crate) use objects::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, GrantedReplica, LeaseMode, Miss, Near,
-    NewPin, NewPut, Objects, Placement, Preference, RemovalPage, RemoveObject, StoreGrant, keep_room,
+    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
+    Placement, Preference, RemovalPage, RemoveObject, StoreGrant, keep_room,
 };
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use settings::{Configuration, Replicated, SetFirst, TenantState, Tenants};
 pub(crate) use stores::HeartbeatSession;
 pub(crate) use term::{
-    Coordinator, CoordinatorConfig, KnownLeader, Leading, Refusal, StatusView, TransportUse, Unready,
+    Coordinator, CoordinatorConfig, KnownLeader, Leading, PutTimes, Refusal, StatusView, TransportUse,
+    Unready,
 };
 pub(crate) use watch::{WatchEvent, tell_of_members, watch};

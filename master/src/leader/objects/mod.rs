@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    GroupId, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem,
-    PutStarted, Replication, Request, StartKey, State, TenantName,
+    KeyHash, KeyPage, ObjectView, PlacedReplica, PutEndItem, PutStartItem, PutStarted, Request, State,
+    TenantName,
 };
 use mc_raft::SharedIndex;
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::leader::term::{Coordinator, Leading, Refusal};
+use crate::leader::term::{Coordinator, Leading, PutTimes, Refusal};
 use crate::metrics::{Lookups, MasterMetrics};
 use describe::Describing;
 pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
@@ -80,69 +80,6 @@ pub(crate) struct Placements {
     pub(crate) lease: Duration,
 }
 
-/// A put to start.
-pub(crate) struct NewPut {
-    pub(crate) put: PutId,
-    pub(crate) key: StartKey,
-    pub(crate) size: u64,
-    pub(crate) mode: PutMode,
-    pub(crate) replicas: u8,
-    /// Time within which the put must end; `None`: the default.
-    pub(crate) lifetime: Option<Duration>,
-    /// Stores to try first, in this order.
-    pub(crate) preferred: SmallVec<[StoreId; 2]>,
-    /// Stores that failed the caller just now.
-    pub(crate) avoid: SmallVec<[StoreId; 2]>,
-    pub(crate) pin: NewPin,
-    pub(crate) replication: Replication,
-    pub(crate) data_type: u8,
-    pub(crate) group: Option<GroupId>,
-}
-
-/// Pin that a put requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NewPin {
-    Preserve,
-    Disable,
-    /// Soft-pinned for that long.
-    Soft(Duration),
-    Hard,
-}
-
-impl NewPin {
-    fn from(self, now: ClusterTime) -> PinAction {
-        match self {
-            Self::Preserve => PinAction::Preserve,
-            Self::Disable => PinAction::Disable,
-            Self::Soft(length) => PinAction::Soft { until: now.after(length) },
-            Self::Hard => PinAction::Hard,
-        }
-    }
-}
-
-impl NewPut {
-    /// Converts to the operation on the index at `now`, with `deadline` as the end of the put's lifetime.
-    pub(crate) fn until(self, deadline: ClusterTime, now: ClusterTime) -> PutStartItem {
-        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid, pin, .. } = self;
-        let Self { replication, data_type, group, .. } = self;
-        let pin = pin.from(now);
-        PutStartItem {
-            put,
-            key,
-            size,
-            mode,
-            replicas,
-            deadline,
-            preferred,
-            avoid,
-            pin,
-            replication,
-            data_type,
-            group,
-        }
-    }
-}
-
 /// Result of starting a batch of puts.
 pub(crate) struct Started {
     /// Code of each put, and the replicas to write; no replicas unless the code is `Ok`.
@@ -152,16 +89,6 @@ pub(crate) struct Started {
     pub(crate) no_space: &'static str,
     /// Bytes of the largest mounted segment if a put got `ObjectTooLarge`; 0 otherwise.
     pub(crate) largest_segment: u64,
-}
-
-/// A put to end.
-pub(crate) struct EndPut {
-    pub(crate) put: PutId,
-    pub(crate) key: KeyHash,
-    /// CRC-64/NVME of the value.
-    pub(crate) checksum: u64,
-    /// Replicas that were not written, as positions in the start's answer.
-    pub(crate) failed: SmallVec<[u8; 2]>,
 }
 
 /// Whether a call that finds objects leases them.
@@ -344,24 +271,20 @@ impl Objects {
         Ok(self.coordinator.read(|applied| applied.state.list(tenant, prefix, from, limit, LISTED_BYTES)))
     }
 
-    /// Allocates replicas for puts. A put that is still open at its deadline ends then. `calls` has the number of puts of each call;
-    /// each gets grants of its own, which are in the order of the calls and last as long as its puts.
+    /// Allocates replicas for the puts that `items` makes, given the times of this leader. A put that is still open at its
+    /// deadline ends then. `calls` has the number of puts of each call; each gets grants of its own, which are in the order of
+    /// the calls and last as long as its puts.
     pub(crate) async fn put_start(
         &self,
-        tenant: String,
-        puts: Vec<NewPut>,
+        tenant: &str,
+        items: impl FnOnce(PutTimes) -> Result<Vec<PutStartItem>, Refusal>,
         calls: &[usize],
         preference: &Preference,
     ) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
         // Only this call leads to further writes later; ends and removes merely finish what was begun.
         self.coordinator.refuse_without_room()?;
-        let (deadline, now) = (leading.put_deadlines(), leading.now());
-        let item = |put: NewPut| {
-            let deadline = deadline(put.lifetime);
-            put.until(deadline, now)
-        };
-        let mut items: Vec<_> = puts.into_iter().map(item).collect();
+        let mut items = items(leading.put_times())?;
         if *preference != Preference::default() {
             let suspects = leading.liveness.suspects();
             let stores = self.coordinator.read(|applied| preference.stores(&applied.state, &suspects));
@@ -374,7 +297,7 @@ impl Objects {
         let latest =
             |items: &[PutStartItem]| items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let expires: Vec<ClusterTime> = apart(&items, calls).map(latest).collect();
-        let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;
+        let (started, no_space) = self.start_with_room(&leading, tenant, items).await?;
         Ok(self.coordinator.read(|applied| {
             let (mut puts, mut sealed) = (Vec::with_capacity(started.len()), Vec::new());
             for (started, expires) in apart(&started, calls).zip(&expires) {
@@ -503,15 +426,12 @@ impl Objects {
         }
     }
 
-    /// Ends puts whose bytes are written, which makes their objects visible. Returns one code per put.
-    pub(crate) async fn put_end(&self, puts: Vec<EndPut>) -> Result<Vec<Code>, Refusal> {
+    /// Ends puts whose bytes are written, which makes their objects visible. Versions that they replace are held until the last
+    /// lease has ended, whatever `items` say. Returns one code per put.
+    pub(crate) async fn put_end(&self, mut items: Vec<PutEndItem>) -> Result<Vec<Code>, Refusal> {
         let leading = self.coordinator.lead().await?;
         let reuse_at = leading.hold_until();
-        let item = |put: EndPut| {
-            let EndPut { put, key, checksum, failed } = put;
-            PutEndItem { put, key, checksum, failed, reuse_at }
-        };
-        let items = puts.into_iter().map(item).collect();
+        items.iter_mut().for_each(|item| item.reuse_at = reuse_at);
         let ended = self.coordinator.propose(&leading, &Request::put_end(items)).await?;
         Ok(ended.iter().map(|ended| ended.code).collect())
     }

@@ -32,6 +32,22 @@ pub(crate) struct Leading {
     origin: Duration,
 }
 
+/// Cluster times that follow from the spans which puts name when they start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PutTimes {
+    /// Start of the puts.
+    pub(crate) now: ClusterTime,
+    /// Longest lifetime of a put.
+    pub(crate) longest: Duration,
+}
+
+impl PutTimes {
+    /// Returns the deadline of a put with this lifetime; `None`: the default.
+    pub(crate) fn deadline(self, lifetime: Option<Duration>) -> ClusterTime {
+        self.now.after(lifetime.unwrap_or(PUT_LIFETIME).min(self.longest))
+    }
+}
+
 /// Limits from the cluster's settings: leases and puts.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -108,11 +124,9 @@ impl Leading {
         self.limits.read().put_space_wait
     }
 
-    /// Returns a function from the lifetime that a put asks for (`None`: the default) to the deadline of a put that
-    /// starts now.
-    pub(crate) fn put_deadlines(&self) -> impl Fn(Option<Duration>) -> ClusterTime + use<> {
-        let (now, longest) = (self.now(), self.limits.read().put_deadline_max);
-        move |asked| now.after(asked.unwrap_or(PUT_LIFETIME).min(longest))
+    /// Returns the times of puts that start now.
+    pub(crate) fn put_times(&self) -> PutTimes {
+        PutTimes { now: self.now(), longest: self.limits.read().put_deadline_max }
     }
 
     /// A stamp for a command that is proposed now.
@@ -240,7 +254,7 @@ mod tests {
     fn a_put_never_outlives_the_longest_grant() {
         let (_, clock) = manual_clock();
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
-        assert_eq!(leading.put_deadlines()(None), ClusterTime(30_000));
-        assert_eq!(leading.put_deadlines()(Some(Duration::from_secs(3600))), ClusterTime(60_000));
+        assert_eq!(leading.put_times().deadline(None), ClusterTime(30_000));
+        assert_eq!(leading.put_times().deadline(Some(Duration::from_secs(3600))), ClusterTime(60_000));
     }
 }

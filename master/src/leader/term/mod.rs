@@ -16,7 +16,7 @@ mod transports;
 pub(crate) use admission::Unwritten;
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, StatusView};
 pub(crate) use known_leader::KnownLeader;
-pub(crate) use leading::Leading;
+pub(crate) use leading::{Leading, PutTimes};
 pub(crate) use liveness::{LOOK_INTERVAL, Liveness, StoreEvents, StoreState};
 pub(crate) use readiness::Unready;
 pub(crate) use refusal::Refusal;

@@ -68,12 +68,12 @@ pub use mc_transfer::{
     WriteBuffer, WriteOp,
 };
 pub use mc_types::{
-    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,
-    SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
+    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PinAction,
+    PutId, PutMode, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};
-pub use options::{Near, PinAction, Put, PutMode, PutOptions, Replication};
+pub use options::{Near, Put, PutOptions};
 pub use put::PutFrom;
 pub use range::ByteRange;
 pub use raw::{

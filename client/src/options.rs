@@ -1,17 +1,6 @@
 use std::time::Duration;
 
-use mc_types::StoreId;
-
-/// Behaviour of a put whose key exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PutMode {
-    /// Keeps the existing object and returns [`Put::AlreadyExists`]. For content-addressed keys.
-    #[default]
-    IfAbsent,
-    /// Replaces the existing object.
-    Upsert,
-}
+use mc_types::{PinAction, PutMode, Replication, SOFT_PIN_MAX, StoreId};
 
 /// Options of a put. One call sets what differs from the default:
 ///
@@ -22,7 +11,7 @@ pub enum PutMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PutOptions {
-    /// Behaviour when the key exists.
+    /// Behaviour when the key exists. A put whose object stays returns [`Put::AlreadyExists`].
     pub mode: PutMode,
     /// Number of replicas.
     pub replicas: u32,
@@ -47,17 +36,6 @@ pub struct PutOptions {
     pub pin: PinAction,
 }
 
-/// Whether a put may have fewer replicas than it asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Replication {
-    /// As many as there is room for, at least one.
-    #[default]
-    BestEffort,
-    /// All of them; otherwise the put fails with [`Code::NoAvailableHandle`](crate::Code::NoAvailableHandle).
-    Strict,
-}
-
 /// Host whose stores a put prefers while they have room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,28 +47,6 @@ pub enum Near {
     Client,
     /// One host for all objects of a call: the one with the most free space.
     EachOther,
-}
-
-/// Protection from eviction that a put requests for its object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PinAction {
-    /// The object gets the pin of the one that it replaces, if any.
-    #[default]
-    Preserve,
-    /// The object is not pinned.
-    Disable,
-    /// The object is evicted only when nothing without a pin can be, for this long: at most 24 hours. Reads do not
-    /// renew it.
-    Soft(Duration),
-    /// The object is never evicted. The setting `hard-pin-limit` bounds the bytes of all such objects; beyond it the put
-    /// fails with [`Code::NoAvailableHandle`](crate::Code::NoAvailableHandle).
-    Hard,
-}
-
-impl PinAction {
-    /// A soft pin of 30 minutes.
-    pub const SOFT: Self = Self::Soft(Duration::from_secs(30 * 60));
 }
 
 impl Default for PutOptions {
@@ -109,9 +65,6 @@ impl Default for PutOptions {
         }
     }
 }
-
-/// Longest soft pin.
-const SOFT_PIN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl PutOptions {
     /// Sets the [behaviour when the key exists](Self::mode). Default: the existing object stays.

@@ -10,6 +10,7 @@
     allow(dead_code, reason = "only generated services use it")
 )]
 mod codec;
+mod convert;
 mod status;
 
 pub use codec::MAX_FIELDS;

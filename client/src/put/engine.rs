@@ -184,10 +184,7 @@ impl<'c> PutBatch<'c> {
             put_id,
             key: put.key.clone(),
             size: put.size,
-            mode: match options.mode {
-                PutMode::IfAbsent => mc_proto::v1::PutMode::IfAbsent,
-                PutMode::Upsert => mc_proto::v1::PutMode::Upsert,
-            } as i32,
+            mode: mc_proto::v1::PutMode::from(options.mode).into(),
             replicas: options.replicas,
             deadline_ms,
             preferred_stores: ids(&options.preferred),

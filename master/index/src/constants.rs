@@ -50,7 +50,7 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
         ("parts of a shard of objects", objects::PARTS.into()),
         ("shards that an entry clears of ended puts", puts::SHARDS_PER_ENTRY),
         ("objects of a sweep", sweep::SWEEP_MAX.into()),
-        ("seconds of the longest soft pin", command::SOFT_PIN_MAX.as_secs()),
+        ("seconds of the longest soft pin", mc_types::SOFT_PIN_MAX.as_secs()),
         ("memory of an object besides its record", limits::OBJECT_OVERHEAD),
         ("memory of a put in flight", limits::PUT_BYTES),
         ("memory of a group", limits::GROUP_BYTES),

@@ -34,10 +34,9 @@ mod tenants;
 
 pub use apply::{RESCUE_GAP, allocation_order, known_from};
 pub use command::{
-    CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, Pin, PinAction,
-    PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted, Quota, ReadPolicy,
-    ReadPolicyError, RemoveItem, Replication, Request, Response, SOFT_PIN_MAX, Settings, Stamp, StartKey,
-    TenantPolicy, TenantPolicyError, reuse_epoch,
+    CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, Pin, PlacedReplica,
+    PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy, ReadPolicyError, RemoveItem, Request,
+    Response, Settings, Stamp, StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
 };
 pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};

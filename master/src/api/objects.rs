@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_index::{
-    GroupId, KeyHash, ListedObject, PinAction, PutEndItem, PutMode, PutStartItem, Replication, SOFT_PIN_MAX,
-    StartKey,
-};
+use mc_index::{GroupId, KeyHash, ListedObject, PutEndItem, PutStartItem, StartKey};
 use mc_proto::v1;
-use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, Span, StoreId};
+use mc_types::{
+    ClusterTime, Code, MAX_GROUP_LEN, MAX_NAMED_STORES, PinAction, Replication, SOFT_PIN, SOFT_PIN_MAX, Span,
+    StoreId,
+};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
@@ -19,9 +19,6 @@ use crate::leader::{
 
 /// Number of keys in a page of a listing when the request names none.
 const LISTED_KEYS: usize = 1000;
-
-/// Length of a soft pin when the request names none.
-const SOFT_PIN: Duration = Duration::from_secs(30 * 60);
 
 pub(super) async fn exist(
     objects: &Objects,
@@ -345,11 +342,9 @@ pub(super) fn put_start_item(
         put: put_id(&item.put_id)?,
         key: StartKey::from_slice(&item.key),
         size: item.size,
-        mode: match v1::PutMode::try_from(item.mode) {
-            Ok(v1::PutMode::IfAbsent) => PutMode::IfAbsent,
-            Ok(v1::PutMode::Upsert) => PutMode::Upsert,
-            Err(_) => return Err(Refusal::Invalid(format!("put mode {} is not known here", item.mode))),
-        },
+        mode: v1::PutMode::try_from(item.mode)
+            .map(Into::into)
+            .map_err(|_| Refusal::Invalid(format!("put mode {} is not known here", item.mode)))?,
         replicas: u8::try_from(item.replicas.max(1)).unwrap_or(u8::MAX),
         deadline: times.deadline((item.deadline_ms > 0).then(|| Duration::from_millis(item.deadline_ms))),
         preferred: item.preferred_stores.iter().copied().map(StoreId).collect(),
@@ -368,7 +363,7 @@ fn named_stores(list: &str, len: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn pin_action(item: &v1::PutStartItem, times: PutTimes) -> Result<PinAction, Refusal> {
+fn pin_action(item: &v1::PutStartItem, times: PutTimes) -> Result<PinAction<ClusterTime>, Refusal> {
     Ok(match v1::PinAction::try_from(item.pin) {
         Ok(v1::PinAction::PinPreserve) => PinAction::Preserve,
         Ok(v1::PinAction::PinDisable) => PinAction::Disable,
@@ -385,7 +380,7 @@ fn pin_action(item: &v1::PutStartItem, times: PutTimes) -> Result<PinAction, Ref
                     Span(SOFT_PIN_MAX)
                 )));
             }
-            PinAction::Soft { until: times.now.after(length) }
+            PinAction::Soft(times.now.after(length))
         }
         Err(_) => return Err(Refusal::Invalid(format!("pin action {} is not known here", item.pin))),
     })
@@ -428,8 +423,6 @@ pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use mc_types::ClusterTime;
-
     use super::*;
 
     #[test]

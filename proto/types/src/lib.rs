@@ -2,6 +2,7 @@
 //!
 //! - Ids ([`NodeId`], [`StoreId`], ...) and [`Grant`], the short-lived permission to touch ranges of a store's memory.
 //! - [`Code`]: the result of an operation on one item.
+//! - [`PutMode`], [`Replication`], [`PinAction`]: options of a put.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
 //! - [`Metric`]: a metric as the reference page lists it.
 //! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
@@ -13,6 +14,7 @@ mod grant;
 mod ids;
 mod limits;
 mod metric;
+mod put;
 mod ratio;
 mod size;
 
@@ -26,5 +28,6 @@ pub use limits::{
     MAX_KEY_LEN, MAX_NAMED_STORES, MAX_SEGMENTS, MAX_TENANT_LEN,
 };
 pub use metric::{Metric, MetricKind};
+pub use put::{PinAction, PutMode, Replication, SOFT_PIN, SOFT_PIN_MAX};
 pub use ratio::{ParseRatioError, Ratio};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

@@ -114,10 +114,9 @@ impl UnitObjects {
 #[cfg(test)]
 mod tests {
     use mc_index::{
-        Change, Command, EvictItem, MountStore, Op, PinAction, PutEndItem, PutMode, PutStartItem, RemoveItem,
-        Settings, Stamp,
+        Change, Command, EvictItem, MountStore, Op, PutEndItem, PutStartItem, RemoveItem, Settings, Stamp,
     };
-    use mc_types::{GrantKey, PutId, SegmentEpoch, StoreId};
+    use mc_types::{GrantKey, PinAction, PutId, PutMode, SegmentEpoch, StoreId};
 
     use super::super::EvictionGoal;
     use super::*;
@@ -164,13 +163,13 @@ mod tests {
             http: String::new(),
         };
         apply(&mut evictor, Op::MountStore(mount));
-        let mut put = |evictor: &mut Evictor, put: u128, key: u8, pin: PinAction| {
+        let mut put = |evictor: &mut Evictor, put: u128, key: u8, pin: PinAction<ClusterTime>| {
             let new = PutStartItem::new(PutId(put), &[key], 64, ClusterTime(1000));
             let items = vec![PutStartItem { mode: PutMode::Upsert, pin, ..new }];
             apply(evictor, Op::PutStart { tenant: String::new(), items });
             apply(evictor, Op::PutEnd { items: vec![PutEndItem::new(PutId(put), unit(key), 0)] })
         };
-        let soft = PinAction::Soft { until: ClusterTime(60_000) };
+        let soft = PinAction::Soft(ClusterTime(60_000));
         for n in 1..=3 {
             put(&mut evictor, n.into(), n, soft);
         }

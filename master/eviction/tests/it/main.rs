@@ -9,10 +9,10 @@ use mc_eviction::{
     ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, Leases, Victims, excess, tenants_in_excess,
 };
 use mc_index::{
-    Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,
-    PutMode, PutStartItem, Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
+    Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PutEndItem, PutStartItem,
+    Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
 };
-use mc_types::{ClusterTime, Code, PutId, StoreId};
+use mc_types::{ClusterTime, Code, PinAction, PutId, PutMode, StoreId};
 use proptest::prelude::*;
 
 use support::model::Model;
@@ -56,7 +56,7 @@ impl Pool {
     }
 
     /// Puts object `n` with a pin.
-    fn put_pinned(&mut self, n: u128, pin: PinAction) {
+    fn put_pinned(&mut self, n: u128, pin: PinAction<ClusterTime>) {
         self.put_item("", PutStartItem { pin, ..support::start(n, &n.to_string(), SIZE) });
     }
 
@@ -174,8 +174,8 @@ fn a_new_leader_knows_what_was_reused_and_when() {
 fn pinned_objects_go_last_or_never() {
     let mut pool = Pool::new(&[100 * SIZE]);
     pool.put_pinned(1, PinAction::Hard);
-    pool.put_pinned(2, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
-    pool.put_pinned(3, PinAction::Soft { until: ClusterTime(1) });
+    pool.put_pinned(2, PinAction::Soft(ClusterTime(NOW.0 + 60_000)));
+    pool.put_pinned(3, PinAction::Soft(ClusterTime(1)));
     pool.put(4..5);
     assert_eq!(pool.evict(2 * SIZE), [3, 4], "the soft pin of 3 is over");
     assert_eq!(outcome(&pool.choose(2 * SIZE)), (vec![2], Some(EvictionBlocked::Pinned)));
@@ -185,7 +185,7 @@ fn pinned_objects_go_last_or_never() {
 fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
     const LEASED: u128 = 200;
     let mut pool = Pool::new(&[400 * SIZE]);
-    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put_pinned(1, PinAction::Soft(ClusterTime(NOW.0 + 60_000)));
     for n in 2..2 + LEASED {
         pool.put(n..n + 1);
         pool.lease(n);
@@ -209,7 +209,7 @@ fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
 #[test]
 fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put_pinned(1, PinAction::Soft(ClusterTime(NOW.0 + 60_000)));
     pool.put(2..3);
     assert_eq!(pool.evict(SIZE), [2]);
     pool.put(3..4);
@@ -236,7 +236,7 @@ fn a_new_version_has_its_own_pin() {
 #[test]
 fn a_hard_pin_that_the_order_has_not_heard_of_yet_protects() {
     let mut pool = Pool::new(&[100 * SIZE]);
-    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put_pinned(1, PinAction::Soft(ClusterTime(NOW.0 + 60_000)));
     pool.put(2..3);
     assert_eq!(pool.evict(SIZE), [2], "1 is behind the others by now");
     // The index is ahead of the order.

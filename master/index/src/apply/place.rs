@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use mc_types::{Code, StoreId};
+use mc_types::{Code, Replication, StoreId};
 use smallvec::SmallVec;
 
 use super::EntryFacts;
-use crate::command::{PlacedReplica, PutStartItem, Replication};
+use crate::command::{PlacedReplica, PutStartItem};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
 use crate::state::State;
@@ -260,11 +260,11 @@ fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch};
+    use mc_types::{ClusterTime, GrantKey, PutId, PutMode, SegmentEpoch};
 
     use super::*;
     use crate::command::Settings;
-    use crate::command::{Command, MountStore, Op, PutMode, Stamp};
+    use crate::command::{Command, MountStore, Op, Stamp};
 
     const SIZE: u64 = 4096;
 

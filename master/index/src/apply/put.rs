@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_types::{Code, MAX_NAMED_STORES, MAX_TENANT_LEN, PutId, StoreId};
+use mc_types::{Code, MAX_NAMED_STORES, MAX_TENANT_LEN, PutId, PutMode, StoreId};
 use smallvec::SmallVec;
 
 use super::EntryFacts;
 use super::place::Placer;
 use crate::alloc::allocated;
-use crate::command::{Pin, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
+use crate::command::{Pin, PutEndItem, PutEnded, PutStartItem, PutStarted};
 use crate::key::{IndexKey, KeyHash};
 use crate::objects::{Object, ObjectRef, PREFETCHED, Replica, prefetch};
 use crate::puts::{Ended, Outcome, Put, PutReplica, PutState};
@@ -101,7 +101,7 @@ impl State {
             return refused(Code::ObjectTooLarge);
         }
         let before = self.visible(&key).map_or(Pin::NONE, |object| object.pin);
-        let pin = item.pin.pin(before, entry.now);
+        let pin = Pin::of(item.pin, before, entry.now);
         if let Err(code) = self.may_start(tenant, item, &key, pin) {
             return refused(code);
         }

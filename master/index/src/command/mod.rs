@@ -19,10 +19,9 @@ use serde::{Deserialize, Serialize};
 
 pub use change::Change;
 pub use op::{
-    Endpoint, EvictItem, MountStore, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Replication,
-    StartKey, reuse_epoch,
+    Endpoint, EvictItem, MountStore, Op, PutEndItem, PutStartItem, RemoveItem, StartKey, reuse_epoch,
 };
-pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
+pub use pin::Pin;
 pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
 pub use settings::{

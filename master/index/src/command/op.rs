@@ -1,10 +1,9 @@
 //! Operations on the index, and the items of their batches.
 
-use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, SegmentEpoch, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::pin::PinAction;
 use super::settings::{Quota, Settings};
 use crate::key::{GroupId, KeyHash};
 
@@ -143,7 +142,7 @@ pub struct PutStartItem {
     pub key: StartKey,
     /// Bytes, at least 1.
     pub size: u64,
-    /// Behaviour when the key exists.
+    /// Behaviour when the key exists. An upsert holds the old bytes until `reuse_at` of its end.
     pub mode: PutMode,
     /// Number of replicas, at least 1.
     pub replicas: u8,
@@ -154,7 +153,7 @@ pub struct PutStartItem {
     /// Stores that have just failed the caller; no replica is placed on them.
     pub avoid: SmallVec<[StoreId; 2]>,
     /// Pin of the object that the put makes, decided when it starts.
-    pub pin: PinAction,
+    pub pin: PinAction<ClusterTime>,
     /// Whether fewer replicas than asked for will do.
     pub replication: Replication,
     /// Tag of the object, which the index keeps and does not interpret.
@@ -182,25 +181,6 @@ impl PutStartItem {
             group: None,
         }
     }
-}
-
-/// Whether a put may have fewer replicas than it asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Replication {
-    /// As many as there is room for, at least one.
-    #[default]
-    BestEffort,
-    /// All; otherwise the put is refused.
-    Strict,
-}
-
-/// Behaviour of a put whose key exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PutMode {
-    /// The object stays; the put answers `ObjectAlreadyExists`.
-    IfAbsent,
-    /// The put's version replaces the object when it ends; the old bytes are held until `reuse_at` of the end.
-    Upsert,
 }
 
 /// The end of one object's put.

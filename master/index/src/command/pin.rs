@@ -1,6 +1,4 @@
-use std::time::Duration;
-
-use mc_types::ClusterTime;
+use mc_types::{ClusterTime, PinAction, SOFT_PIN_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Protection of an object from eviction.
@@ -9,9 +7,6 @@ use serde::{Deserialize, Serialize};
 /// protects it until it is removed or replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pin(u32);
-
-/// The longest soft pin.
-pub const SOFT_PIN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Pin {
     /// No pin: the object may be evicted.
@@ -24,6 +19,16 @@ impl Pin {
     pub fn soft(until: ClusterTime) -> Self {
         let second = u32::try_from(until.0.div_ceil(1000)).unwrap_or(u32::MAX);
         Self(second.clamp(1, u32::MAX - 1))
+    }
+
+    /// Returns the pin of a new object, given that of the one that it replaces.
+    pub(crate) fn of(action: PinAction<ClusterTime>, before: Self, now: ClusterTime) -> Self {
+        match action {
+            PinAction::Preserve => before.at(now),
+            PinAction::Disable => Self::NONE,
+            PinAction::Soft(until) => Self::soft(until.min(now.after(SOFT_PIN_MAX))).at(now),
+            PinAction::Hard => Self::HARD,
+        }
     }
 
     /// Reads the pin of a record.
@@ -55,35 +60,6 @@ impl Pin {
     }
 }
 
-/// Pin that a put requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PinAction {
-    /// The new object gets the pin of the one that it replaces, if any.
-    #[default]
-    Preserve,
-    /// The new object is not pinned.
-    Disable,
-    /// The new object is soft-pinned until then, at most [`SOFT_PIN_MAX`] from now.
-    Soft {
-        /// End of the pin.
-        until: ClusterTime,
-    },
-    /// The new object is hard-pinned.
-    Hard,
-}
-
-impl PinAction {
-    /// Returns the pin of the new object, given that of the one that it replaces.
-    pub(crate) fn pin(self, before: Pin, now: ClusterTime) -> Pin {
-        match self {
-            Self::Preserve => before.at(now),
-            Self::Disable => Pin::NONE,
-            Self::Soft { until } => Pin::soft(until.min(now.after(SOFT_PIN_MAX))).at(now),
-            Self::Hard => Pin::HARD,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,11 +80,11 @@ mod tests {
     fn an_action_decides_from_the_pin_before() {
         let now = ClusterTime(10_000);
         let soft = Pin::soft(ClusterTime(20_000));
-        assert_eq!(PinAction::Preserve.pin(soft, now), soft);
-        assert_eq!(PinAction::Preserve.pin(Pin::soft(now), now), Pin::NONE, "it has ended");
-        assert_eq!(PinAction::Disable.pin(Pin::HARD, now), Pin::NONE);
-        assert_eq!(PinAction::Hard.pin(soft, now), Pin::HARD);
-        let day = PinAction::Soft { until: ClusterTime(u64::MAX) }.pin(Pin::NONE, now);
+        assert_eq!(Pin::of(PinAction::Preserve, soft, now), soft);
+        assert_eq!(Pin::of(PinAction::Preserve, Pin::soft(now), now), Pin::NONE, "it has ended");
+        assert_eq!(Pin::of(PinAction::Disable, Pin::HARD, now), Pin::NONE);
+        assert_eq!(Pin::of(PinAction::Hard, soft, now), Pin::HARD);
+        let day = Pin::of(PinAction::Soft(ClusterTime(u64::MAX)), Pin::NONE, now);
         assert_eq!(day.soft_until(), Some(now.after(SOFT_PIN_MAX)));
     }
 }

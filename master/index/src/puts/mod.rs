@@ -3,14 +3,14 @@
 mod deadlines;
 mod shard;
 
-use mc_types::{ClusterTime, PutId};
+use mc_types::{ClusterTime, PutId, PutMode};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use triomphe::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::alloc::allocated;
-use crate::command::{Pin, PlacedReplica, PutMode};
+use crate::command::{Pin, PlacedReplica};
 use crate::cow::{CowMap, CowTable};
 use crate::key::{GroupId, IndexKey, KeyHash};
 use crate::tenants::Share;

@@ -129,8 +129,8 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::command::PutMode;
     use crate::puts::Outcome;
+    use mc_types::PutMode;
 
     fn ended(deadline: u64) -> Ended {
         Ended { outcome: Outcome::Failed, deadline: ClusterTime(deadline) }

@@ -1,7 +1,7 @@
-use mc_types::{ClusterTime, PutId};
+use mc_types::{ClusterTime, PutId, PutMode};
 use smallvec::SmallVec;
 
-use crate::command::{PlacedReplica, PutMode};
+use crate::command::PlacedReplica;
 use crate::key::KeyHash;
 use crate::state::State;
 

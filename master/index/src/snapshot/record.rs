@@ -1,8 +1,8 @@
-use mc_types::{ClusterTime, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::command::{MountStore, Pin, PutMode, Quota, Settings};
+use crate::command::{MountStore, Pin, Quota, Settings};
 use crate::key::{GroupId, KeyHash};
 use crate::objects::Replica;
 use crate::puts::{Ended, PutReplica};

@@ -1,6 +1,6 @@
 //! Refusal of snapshots with undamaged bytes and records that no state of this program holds.
 
-use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, StoreId};
 use smallvec::{SmallVec, smallvec};
 
 use super::frame::ChunkWriter;
@@ -8,7 +8,7 @@ use super::record::{
     EndedRecord, HeaderRecord, ObjectRecord, PutRecord, Section, SegmentRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC};
-use crate::command::{Pin, PlacedReplica, PutMode, Settings};
+use crate::command::{Pin, PlacedReplica, Settings};
 use crate::key::IndexKey;
 use crate::objects::Replica;
 use crate::puts::{Ended, Outcome, PutReplica, shard_of};

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, PinAction, PutEndItem,
-    PutMode, PutStartItem, Quota, ReadPolicy, RemoveItem, Replication, Response, Settings, SnapshotError,
-    Stamp, State, TenantPolicy,
+    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem,
+    Quota, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State, TenantPolicy,
 };
-use mc_types::{ClusterTime, Code, GrantKey, PutId, Ratio, SegmentEpoch, StoreId};
+use mc_types::{
+    ClusterTime, Code, GrantKey, PinAction, PutId, PutMode, Ratio, Replication, SegmentEpoch, StoreId,
+};
 
 fn assert_golden(name: &str, bytes: &[u8]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);
@@ -61,7 +62,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                         deadline: ClusterTime(30_000),
                         preferred: [StoreId(1), StoreId(2), StoreId(3)][..].into(),
                         avoid: [StoreId(u64::MAX)][..].into(),
-                        pin: PinAction::Soft { until: ClusterTime(70_000) },
+                        pin: PinAction::Soft(ClusterTime(70_000)),
                         replication: Replication::Strict,
                         data_type: 3,
                         group: Some(GroupId::of("tenant", b"page 7")),

@@ -1,8 +1,8 @@
 //! Groups at their limits: full ones, and members whose keys share a hash.
 
 use crate::support::{Rig, end, restore, snapshot, start};
-use mc_index::{GroupId, KeyHash, Op, PutEndItem, PutMode, PutStartItem, Response};
-use mc_types::{ClusterTime, Code, MAX_GROUP_MEMBERS, PutId, StoreId};
+use mc_index::{GroupId, KeyHash, Op, PutEndItem, PutStartItem, Response};
+use mc_types::{ClusterTime, Code, MAX_GROUP_MEMBERS, PutId, PutMode, StoreId};
 
 const MIB: u64 = 1 << 20;
 

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
-use mc_index::{
-    KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Quota, Response, Settings,
-};
-use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
+use mc_index::{KeyHash, MountStore, Op, Pin, PutEndItem, PutStartItem, Quota, Response, Settings};
+use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PinAction, PutId, PutMode, StoreId};
 
 const MIB: u64 = 1 << 20;
 
@@ -477,8 +475,8 @@ fn soft_pins_that_run_are_delayed_with_the_time() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let mut rig = Rig::with_stores(&[MIB]);
     let pins = [
-        PinAction::Soft { until: ClusterTime(60_000) },
-        PinAction::Soft { until: ClusterTime(2_000) },
+        PinAction::Soft(ClusterTime(60_000)),
+        PinAction::Soft(ClusterTime(2_000)),
         PinAction::Hard,
         PinAction::Preserve,
     ];

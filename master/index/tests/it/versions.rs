@@ -3,10 +3,9 @@
 
 use crate::support::{Rig, end, endpoint, mount, snapshot, start};
 use mc_index::{
-    EvictItem, GroupId, KeyHash, MountStore, Op, PinAction, PutMode, PutStartItem, Quota, RemoveItem,
-    Replication, Settings, TenantPolicy,
+    EvictItem, GroupId, KeyHash, MountStore, Op, PutStartItem, Quota, RemoveItem, Settings, TenantPolicy,
 };
-use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PinAction, PutId, PutMode, Replication, SegmentEpoch, StoreId};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Digest of what thousands of random entries answered and left behind, by cluster version. A version gets its line
@@ -158,7 +157,7 @@ impl Proposer {
             avoid: avoid.into(),
             pin: match self.random.below(8) {
                 0 => PinAction::Hard,
-                1 => PinAction::Soft { until },
+                1 => PinAction::Soft(until),
                 2 => PinAction::Disable,
                 _ => PinAction::Preserve,
             },

@@ -1,10 +1,10 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
 use mc_index::{
-    Command, EvictItem, GroupId, KeyHash, Op, PinAction, PutEndItem, PutMode, PutStartItem, Quota,
-    RemoveItem, Replication, Settings, Stamp, TenantPolicy,
+    Command, EvictItem, GroupId, KeyHash, Op, PutEndItem, PutStartItem, Quota, RemoveItem, Settings, Stamp,
+    TenantPolicy,
 };
-use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PinAction, PutId, PutMode, Replication, SegmentEpoch, StoreId};
 use proptest::prelude::*;
 
 use super::{TERM, endpoint, mount};
@@ -308,7 +308,7 @@ impl Script {
             pin: match item.pin {
                 0 => PinAction::Hard,
                 1 => PinAction::Disable,
-                2 => PinAction::Soft { until: ClusterTime(self.now + item.deadline) },
+                2 => PinAction::Soft(ClusterTime(self.now + item.deadline)),
                 _ => PinAction::Preserve,
             },
             replication: if item.strict { Replication::Strict } else { Replication::BestEffort },

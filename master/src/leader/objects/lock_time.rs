@@ -5,11 +5,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mc_index::{
-    Command, GroupId, KeyHash, MountStore, Op, PinAction, PutEndItem, PutStartItem, Settings, Stamp, State,
-};
+use mc_index::{Command, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
 use mc_types::{
-    Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PutId, SegmentEpoch, StoreId,
+    Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PinAction, PutId, SegmentEpoch, StoreId,
 };
 
 use super::describe::Describing;

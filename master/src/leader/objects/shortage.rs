@@ -1,8 +1,8 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
 use mc_eviction::Excess;
-use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName, Usage};
-use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
+use mc_index::{PutStartItem, Quota, State, TenantName, Usage};
+use mc_types::{ALLOCATION_ALIGN, Code, PinAction, PutMode, Replication, StoreId};
 
 use super::queue::{RoomNeed, Scope};
 
@@ -208,7 +208,7 @@ fn is_over_pin_limit(state: &State, tenant: &str, item: &PutStartItem) -> bool {
     let hard = match item.pin {
         PinAction::Hard => true,
         PinAction::Preserve => state.get(tenant, &item.key).is_some_and(|object| object.pin.is_hard()),
-        PinAction::Disable | PinAction::Soft { .. } => false,
+        PinAction::Disable | PinAction::Soft(_) => false,
     };
     hard && !state.may_pin(tenant, bytes_of(item))
 }

@@ -8,10 +8,10 @@ mod puts;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_index::{
-    Command, EvictItem, GroupId, HeldRange, KeyHash, MountStore, Op, Pin, PlacedReplica, PutEnded, PutMode,
-    Quota, RemoveItem, Response, Settings, State, allocation_order,
+    Command, EvictItem, GroupId, HeldRange, KeyHash, MountStore, Op, Pin, PlacedReplica, PutEnded, Quota,
+    RemoveItem, Response, Settings, State, allocation_order,
 };
-use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, Code, PutId, PutMode, SegmentEpoch, StoreId};
 
 use super::TERM;
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use mc_index::{
-    HeldRange, KeyHash, MountStore, Pin, PinAction, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, Replication, State, TenantPolicy, allocation_order,
+    HeldRange, KeyHash, MountStore, Pin, PlacedReplica, PutEndItem, PutEnded, PutStartItem, PutStarted,
+    State, TenantPolicy, allocation_order,
 };
-use mc_types::{ClusterTime, Code, PutId, StoreId};
+use mc_types::{ClusterTime, Code, PinAction, PutId, PutMode, Replication, StoreId};
 
 use super::{Cleared, Count, Key, Model, Object, Put, TERM, allows, overlap, rounded};
 
@@ -137,8 +137,8 @@ impl Model {
         match item.pin {
             PinAction::Preserve if before.soft_until().is_some_and(|until| until <= self.time) => Pin::NONE,
             PinAction::Preserve => before,
-            PinAction::Soft { until } if Pin::soft(until).soft_until() > Some(self.time) => Pin::soft(until),
-            PinAction::Soft { .. } | PinAction::Disable => Pin::NONE,
+            PinAction::Soft(until) if Pin::soft(until).soft_until() > Some(self.time) => Pin::soft(until),
+            PinAction::Soft(_) | PinAction::Disable => Pin::NONE,
             PinAction::Hard => Pin::HARD,
         }
     }

@@ -11,9 +11,13 @@
 )]
 mod codec;
 mod convert;
+#[cfg(feature = "client")]
+mod prepared;
 mod status;
 
 pub use codec::MAX_FIELDS;
+#[cfg(feature = "client")]
+pub use prepared::{AddressedRequest, PreparedRequest, call};
 pub use status::{detail_of, reason_of, status_of};
 
 /// Generated from `mc/v1/master.proto` and `mc/v1/raft.proto`.

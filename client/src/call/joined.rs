@@ -22,7 +22,7 @@ const STORE_ID_BYTES: usize = 10;
 const LONG_MS: u64 = 1000;
 
 /// A call of one or more items that can share a message with others of its kind.
-pub(crate) trait Joined: Rpc + std::fmt::Debug {
+pub(crate) trait Joined: Rpc {
     /// Whether it starts puts, which are to be revoked if the call is dropped.
     const STARTS: bool = false;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_discovery::{Backoff, Leader};
-use mc_proto::{detail_of, v1::ErrorDetail};
+use mc_proto::{PreparedRequest, detail_of, v1::ErrorDetail};
 use mc_types::{Code, MAX_COMMAND_BYTES};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -131,13 +131,16 @@ pub(crate) struct LeaderClient {
 }
 
 impl LeaderClient {
-    /// Calls the leader, following changes of the leader, until one answers or the deadline passes.
+    /// Calls the leader, following changes of the leader, until one answers or the deadline passes. `request` has no caller: each
+    /// try names this client and the master that is asked.
     pub(crate) async fn call<R: Rpc>(
         &self,
         request: &R,
         deadline: Instant,
         repeat: Repeat,
     ) -> Result<LeaderReply<R::Reply>, CallError> {
+        // Encoded for the first try: there may be no leader.
+        let mut prepared = None;
         let mut sent = false;
         let mut last = LastTry::new("the masters", "no leader is known");
         let mut asked: Option<Arc<Leader>> = None;
@@ -161,16 +164,17 @@ impl LeaderClient {
                 self.masters.lost(&leader, sent_at);
                 continue;
             };
-            let mut message = request.clone();
-            *message.caller() = Some(self.masters.caller(Some(leader.node)));
-            let mut message = Request::new(message);
+            let caller = self.masters.caller(Some(leader.node));
+            let prepared = prepared.get_or_insert_with(|| PreparedRequest::new(request));
+            let mut message = Request::new(prepared.with_caller(caller));
             message.set_timeout(deadline.saturating_duration_since(sent_at));
             let until = match repeat {
                 Repeat::Freely => deadline.min(sent_at + longest),
                 Repeat::IfUnsent => deadline,
             };
             let mut is_doubtful = true;
-            let tried = self.attempt(R::send(&mut channel.client, message), &leader, until, repeat).await;
+            let call = Box::pin(mc_proto::call(&mut channel.grpc, R::PATH, message));
+            let tried = self.attempt(call, &leader, until, repeat).await;
             let failure = match tried {
                 Tried::Answered(Ok(reply)) => {
                     self.masters.heard(&leader);

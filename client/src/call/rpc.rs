@@ -1,62 +1,63 @@
-use futures::future::BoxFuture;
-use mc_proto::v1::{self, Caller, master_client::MasterClient};
-use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use mc_proto::v1;
+use prost::Message;
 
 /// A call that the leader answers.
-pub(crate) trait Rpc: Clone + Send + Sync + 'static {
+pub(crate) trait Rpc: Message + Sized + 'static {
     /// Type of the leader's answer.
-    type Reply: std::fmt::Debug + Send + 'static;
+    type Reply: Message + std::fmt::Debug + Default + 'static;
+    /// Path of the method.
+    const PATH: &'static str;
     /// Name of the call in error texts.
     const NAME: &'static str;
-
-    fn caller(&mut self) -> &mut Option<Caller>;
-
-    fn send(
-        client: &mut MasterClient<Channel>,
-        request: Request<Self>,
-    ) -> BoxFuture<'_, Result<Response<Self::Reply>, Status>>;
 }
 
 macro_rules! rpc {
-    ($($request:ident -> $reply:ident by $method:ident as $name:literal;)*) => {$(
-        impl Rpc for v1::$request {
+    ($($request:ident -> $reply:ident at $path:literal as $name:literal;)*) => {
+        $(impl Rpc for v1::$request {
             type Reply = v1::$reply;
+            const PATH: &'static str = $path;
             const NAME: &'static str = $name;
+        })*
 
-            fn caller(&mut self) -> &mut Option<Caller> {
-                &mut self.caller
-            }
-
-            fn send(
-                client: &mut MasterClient<Channel>,
-                request: Request<Self>,
-            ) -> BoxFuture<'_, Result<Response<Self::Reply>, Status>> {
-                Box::pin(client.$method(request))
-            }
-        }
-    )*};
+        #[cfg(test)]
+        const METHODS: &[[&str; 3]] = &[$([stringify!($request), stringify!($reply), $path],)*];
+    };
 }
 
 rpc! {
-    BatchExistRequest -> BatchExistReply by batch_exist as "exist";
-    BatchGetRequest -> BatchGetReply by batch_get as "get";
-    BatchDescribeRequest -> BatchDescribeReply by batch_describe as "describe";
-    ReportMismatchRequest -> ReportMismatchReply by report_mismatch as "report mismatch";
-    ListKeysRequest -> ListKeysReply by list_keys as "list keys";
-    BatchPutStartRequest -> BatchPutStartReply by batch_put_start as "put start";
-    BatchPutEndRequest -> BatchPutEndReply by batch_put_end as "put end";
-    BatchPutRevokeRequest -> BatchPutRevokeReply by batch_put_revoke as "put revoke";
-    BatchRemoveRequest -> BatchRemoveReply by batch_remove as "remove";
-    RemoveAllRequest -> RemoveAllReply by remove_all as "remove all";
-    BatchDropReplicasRequest -> BatchDropReplicasReply by batch_drop_replicas as "drop replicas";
-    ListTenantsRequest -> ListTenantsReply by list_tenants as "list tenants";
-    SetTenantRequest -> SetTenantReply by set_tenant as "set tenant";
-    ListMembersRequest -> ListMembersReply by list_members as "list members";
-    TransferLeaderRequest -> TransferLeaderReply by transfer_leader as "transfer leader";
-    AddMemberRequest -> AddMemberReply by add_member as "add member";
-    RemoveMemberRequest -> RemoveMemberReply by remove_member as "remove member";
-    GetConfigRequest -> GetConfigReply by get_config as "get config";
-    SetConfigRequest -> SetConfigReply by set_config as "set config";
-    FinishUpgradeRequest -> FinishUpgradeReply by finish_upgrade as "finish upgrade";
+    BatchExistRequest -> BatchExistReply at "/mc.v1.Master/BatchExist" as "exist";
+    BatchGetRequest -> BatchGetReply at "/mc.v1.Master/BatchGet" as "get";
+    BatchDescribeRequest -> BatchDescribeReply at "/mc.v1.Master/BatchDescribe" as "describe";
+    ReportMismatchRequest -> ReportMismatchReply at "/mc.v1.Master/ReportMismatch" as "report mismatch";
+    ListKeysRequest -> ListKeysReply at "/mc.v1.Master/ListKeys" as "list keys";
+    BatchPutStartRequest -> BatchPutStartReply at "/mc.v1.Master/BatchPutStart" as "put start";
+    BatchPutEndRequest -> BatchPutEndReply at "/mc.v1.Master/BatchPutEnd" as "put end";
+    BatchPutRevokeRequest -> BatchPutRevokeReply at "/mc.v1.Master/BatchPutRevoke" as "put revoke";
+    BatchRemoveRequest -> BatchRemoveReply at "/mc.v1.Master/BatchRemove" as "remove";
+    RemoveAllRequest -> RemoveAllReply at "/mc.v1.Master/RemoveAll" as "remove all";
+    BatchDropReplicasRequest -> BatchDropReplicasReply at "/mc.v1.Master/BatchDropReplicas" as "drop replicas";
+    ListTenantsRequest -> ListTenantsReply at "/mc.v1.Master/ListTenants" as "list tenants";
+    SetTenantRequest -> SetTenantReply at "/mc.v1.Master/SetTenant" as "set tenant";
+    ListMembersRequest -> ListMembersReply at "/mc.v1.Master/ListMembers" as "list members";
+    TransferLeaderRequest -> TransferLeaderReply at "/mc.v1.Master/TransferLeader" as "transfer leader";
+    AddMemberRequest -> AddMemberReply at "/mc.v1.Master/AddMember" as "add member";
+    RemoveMemberRequest -> RemoveMemberReply at "/mc.v1.Master/RemoveMember" as "remove member";
+    GetConfigRequest -> GetConfigReply at "/mc.v1.Master/GetConfig" as "get config";
+    SetConfigRequest -> SetConfigReply at "/mc.v1.Master/SetConfig" as "set config";
+    FinishUpgradeRequest -> FinishUpgradeReply at "/mc.v1.Master/FinishUpgrade" as "finish upgrade";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_a_method_with_these_messages() {
+        let service = include_str!("../../../proto/proto/mc/v1/master.proto");
+        for [request, reply, path] in METHODS {
+            let method = path.strip_prefix("/mc.v1.Master/").unwrap();
+            let line = format!("  rpc {method}({request}) returns ({reply});\n");
+            assert!(service.contains(&line), "{line}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
 use parking_lot::Mutex;
+use tonic::client::Grpc;
 use tonic::transport::Channel;
 
 /// Largest reply that is read, in bytes. 4,096 items with several replicas each stay well below it.
@@ -32,6 +33,8 @@ struct ByAddress {
 pub struct MasterChannel {
     /// gRPC client of the master.
     pub client: MasterClient<Channel>,
+    /// The same connection, for [`mc_proto::call`].
+    pub grpc: Grpc<Channel>,
     number: u64,
 }
 
@@ -42,9 +45,11 @@ impl Channels {
         Self { network, options, channels: Mutex::default() }
     }
 
-    fn fresh(&self, address: &str) -> Result<MasterClient<Channel>, tonic::transport::Error> {
+    fn fresh(&self, address: &str, number: u64) -> Result<MasterChannel, tonic::transport::Error> {
         let channel = self.network.channel(address, self.options)?;
-        Ok(MasterClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES))
+        let client = MasterClient::new(channel.clone()).max_decoding_message_size(MAX_REPLY_BYTES);
+        let grpc = Grpc::new(channel).max_decoding_message_size(MAX_REPLY_BYTES);
+        Ok(MasterChannel { client, grpc, number })
     }
 
     /// Returns the channel that all calls to `address` share.
@@ -57,7 +62,7 @@ impl Channels {
             return Ok(channel.clone());
         }
         channels.made += 1;
-        let channel = MasterChannel { client: self.fresh(address)?, number: channels.made };
+        let channel = self.fresh(address, channels.made)?;
         channels.by_address.insert(address.to_owned(), channel.clone());
         Ok(channel)
     }

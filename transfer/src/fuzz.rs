@@ -4,9 +4,7 @@ mod held;
 
 pub use held::{Counting, most_held};
 
-use crate::control::wire::{
-    self, AreaOp, End, Hello, HelloReply, Op, RdmaOp, Request, RequestKind, VerdictHeader,
-};
+use crate::control::wire::{self, End, Hello, HelloReply, RdmaRequest, Request, RequestKind, VerdictHeader};
 use crate::path::shm::{Message, Record};
 
 /// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
@@ -50,16 +48,7 @@ fn request(frame: &[u8]) -> bool {
     assert_eq!(again, head, "there is one way to write a request");
     let ops = body.get(request.grant_len as usize..request.body_len());
     ops.is_some_and(|ops| match request.kind {
-        RequestKind::Pair(_) => end(ops),
-        RequestKind::RdmaRead
-        | RequestKind::RdmaWrite
-        | RequestKind::RdmaWriteAndSeal
-        | RequestKind::Probe(_) => wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).is_ok(),
-        RequestKind::AreaWrite | RequestKind::AreaWriteAndSeal => {
-            wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op)).is_ok()
-        }
-        RequestKind::Read | RequestKind::Check | RequestKind::Write | RequestKind::WriteAndSeal => {
-            wire::total_len(Op::decode_all(ops)).is_ok()
-        }
+        RequestKind::Rdma(RdmaRequest::Pair(_)) => end(ops),
+        kind => kind.check_ops(ops).is_ok(),
     })
 }

@@ -8,7 +8,7 @@ use super::pool::Pool;
 use crate::checksum::{Checksum, Sums};
 use crate::control::client::pieces::{self, InArea, Piece};
 use crate::control::client::{Failure, Outcome, PipedReply, PipedRequest, is_for_now};
-use crate::control::wire::{OP_LEN, Op, RequestKind};
+use crate::control::wire::{OP_LEN, Op, RequestKind, ShmRequest, TcpRequest};
 use crate::memory::Reached;
 use crate::path::rdma::client::{NoPair, PairedLink, Places, Prepared, RdmaClient};
 use crate::transport::Seal;
@@ -169,12 +169,10 @@ impl Work<'_> {
 
     fn kind(&self) -> RequestKind {
         match self {
-            Self::Read(_) => RequestKind::Read,
-            Self::Check(_) => RequestKind::Check,
-            Self::Write(_, Seal::No) => RequestKind::Write,
-            Self::Write(_, Seal::Yes) => RequestKind::WriteAndSeal,
-            Self::Areas { seal: Seal::No, .. } => RequestKind::AreaWrite,
-            Self::Areas { seal: Seal::Yes, .. } => RequestKind::AreaWriteAndSeal,
+            Self::Read(_) => RequestKind::Tcp(TcpRequest::Read),
+            Self::Check(_) => RequestKind::Shm(ShmRequest::Check),
+            Self::Write(_, seal) => RequestKind::Tcp(TcpRequest::Write(*seal)),
+            Self::Areas { seal, .. } => RequestKind::Shm(ShmRequest::Write(*seal)),
         }
     }
 

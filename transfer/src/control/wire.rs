@@ -56,6 +56,8 @@
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 
+use crate::transport::Seal;
+
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
@@ -219,68 +221,117 @@ pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16
     (newest >= ours.0.max(theirs.0)).then_some(newest)
 }
 
-/// Kind of a request.
+/// Kind of a request, by the path of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
+    Tcp(TcpRequest),
+    Shm(ShmRequest),
+    Rdma(RdmaRequest),
+}
+
+/// Kind of a request whose bytes go over the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TcpRequest {
     Read,
+    Write(Seal),
+}
+
+/// Kind of a request whose bytes go through memory that both ends share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShmRequest {
     /// Checks bytes that the client read from shared memory.
     Check,
-    Write,
-    WriteAndSeal,
+    /// Writes bytes that are in areas.
+    Write(Seal),
+}
+
+/// Kind of a request whose bytes go by RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RdmaRequest {
     /// Makes a pair of queue pairs, with a grant of either access.
     Pair(Access),
     /// Tries the pair, with a grant of either access.
     Probe(Access),
-    /// Like the others, with the bytes going by RDMA.
-    RdmaRead,
-    RdmaWrite,
-    RdmaWriteAndSeal,
-    /// Like the others, with the bytes in areas.
-    AreaWrite,
-    AreaWriteAndSeal,
+    Read,
+    Write(Seal),
 }
 
 impl RequestKind {
     /// Length of what the request has for each operation.
     fn op_len(self) -> usize {
         match self {
-            Self::Read | Self::Check | Self::Write | Self::WriteAndSeal => OP_LEN,
-            Self::Pair(_) => END_LEN,
-            Self::RdmaRead | Self::RdmaWrite | Self::RdmaWriteAndSeal | Self::Probe(_) => RDMA_OP_LEN,
-            Self::AreaWrite | Self::AreaWriteAndSeal => AREA_OP_LEN,
+            Self::Tcp(_) | Self::Shm(ShmRequest::Check) => OP_LEN,
+            Self::Shm(ShmRequest::Write(_)) => AREA_OP_LEN,
+            Self::Rdma(RdmaRequest::Pair(_)) => END_LEN,
+            Self::Rdma(RdmaRequest::Probe(_) | RdmaRequest::Read | RdmaRequest::Write(_)) => RDMA_OP_LEN,
         }
     }
 
     /// Returns what the grant must permit.
     pub(crate) fn access(self) -> Access {
         match self {
-            Self::Read | Self::Check | Self::RdmaRead => Access::Read,
-            Self::Write
-            | Self::WriteAndSeal
-            | Self::RdmaWrite
-            | Self::RdmaWriteAndSeal
-            | Self::AreaWrite
-            | Self::AreaWriteAndSeal => Access::Write,
-            Self::Pair(access) | Self::Probe(access) => access,
+            Self::Tcp(TcpRequest::Read) | Self::Shm(ShmRequest::Check) | Self::Rdma(RdmaRequest::Read) => {
+                Access::Read
+            }
+            Self::Tcp(TcpRequest::Write(_))
+            | Self::Shm(ShmRequest::Write(_))
+            | Self::Rdma(RdmaRequest::Write(_)) => Access::Write,
+            Self::Rdma(RdmaRequest::Pair(access) | RdmaRequest::Probe(access)) => access,
+        }
+    }
+
+    /// Checks the operations of a request, and returns the number of bytes that follow them on the connection.
+    pub(crate) fn check_ops(self, ops: &[u8]) -> Result<u64, WireError> {
+        match self {
+            Self::Tcp(TcpRequest::Write(_)) => total_len(Op::decode_all(ops)),
+            Self::Tcp(TcpRequest::Read) | Self::Shm(ShmRequest::Check) => {
+                total_len(Op::decode_all(ops)).map(|_| 0)
+            }
+            Self::Shm(ShmRequest::Write(_)) => {
+                check_fetched(AreaOp::decode_all(ops).map(|op| op.op)).map(|()| 0)
+            }
+            Self::Rdma(RdmaRequest::Pair(_)) => Ok(0),
+            Self::Rdma(RdmaRequest::Probe(_) | RdmaRequest::Read | RdmaRequest::Write(_)) => {
+                check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).map(|()| 0)
+            }
         }
     }
 
     fn encode(self) -> [u8; 2] {
         match self {
-            Self::Read => [1, 0],
-            Self::Check => [1, 1],
-            Self::Write => [2, 0],
-            Self::WriteAndSeal => [2, 1],
-            Self::Pair(Access::Read) => [1, 2],
-            Self::Pair(Access::Write) => [2, 2],
-            Self::Probe(Access::Read) => [1, 7],
-            Self::Probe(Access::Write) => [2, 7],
-            Self::RdmaRead => [1, 3],
-            Self::RdmaWrite => [2, 3],
-            Self::RdmaWriteAndSeal => [2, 4],
-            Self::AreaWrite => [2, 5],
-            Self::AreaWriteAndSeal => [2, 6],
+            Self::Tcp(TcpRequest::Read) => [1, 0],
+            Self::Tcp(TcpRequest::Write(Seal::No)) => [2, 0],
+            Self::Tcp(TcpRequest::Write(Seal::Yes)) => [2, 1],
+            Self::Shm(ShmRequest::Check) => [1, 1],
+            Self::Shm(ShmRequest::Write(Seal::No)) => [2, 5],
+            Self::Shm(ShmRequest::Write(Seal::Yes)) => [2, 6],
+            Self::Rdma(RdmaRequest::Pair(Access::Read)) => [1, 2],
+            Self::Rdma(RdmaRequest::Pair(Access::Write)) => [2, 2],
+            Self::Rdma(RdmaRequest::Probe(Access::Read)) => [1, 7],
+            Self::Rdma(RdmaRequest::Probe(Access::Write)) => [2, 7],
+            Self::Rdma(RdmaRequest::Read) => [1, 3],
+            Self::Rdma(RdmaRequest::Write(Seal::No)) => [2, 3],
+            Self::Rdma(RdmaRequest::Write(Seal::Yes)) => [2, 4],
         }
+    }
+
+    fn decode(bytes: [u8; 2]) -> Result<Self, WireError> {
+        Ok(match bytes {
+            [1, 0] => Self::Tcp(TcpRequest::Read),
+            [2, 0] => Self::Tcp(TcpRequest::Write(Seal::No)),
+            [2, 1] => Self::Tcp(TcpRequest::Write(Seal::Yes)),
+            [1, 1] => Self::Shm(ShmRequest::Check),
+            [2, 5] => Self::Shm(ShmRequest::Write(Seal::No)),
+            [2, 6] => Self::Shm(ShmRequest::Write(Seal::Yes)),
+            [1, 2] => Self::Rdma(RdmaRequest::Pair(Access::Read)),
+            [2, 2] => Self::Rdma(RdmaRequest::Pair(Access::Write)),
+            [1, 7] => Self::Rdma(RdmaRequest::Probe(Access::Read)),
+            [2, 7] => Self::Rdma(RdmaRequest::Probe(Access::Write)),
+            [1, 3] => Self::Rdma(RdmaRequest::Read),
+            [2, 3] => Self::Rdma(RdmaRequest::Write(Seal::No)),
+            [2, 4] => Self::Rdma(RdmaRequest::Write(Seal::Yes)),
+            [access, kind] => return Err(WireError::Access(access, kind)),
+        })
     }
 }
 
@@ -304,24 +355,12 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, WireError> {
         let mut fields = Fields(bytes);
         let id = fields.u64();
-        let kind = match fields.take() {
-            [1, 0] => RequestKind::Read,
-            [1, 1] => RequestKind::Check,
-            [2, 0] => RequestKind::Write,
-            [2, 1] => RequestKind::WriteAndSeal,
-            [1, 2] => RequestKind::Pair(Access::Read),
-            [2, 2] => RequestKind::Pair(Access::Write),
-            [1, 7] => RequestKind::Probe(Access::Read),
-            [2, 7] => RequestKind::Probe(Access::Write),
-            [1, 3] => RequestKind::RdmaRead,
-            [2, 3] => RequestKind::RdmaWrite,
-            [2, 4] => RequestKind::RdmaWriteAndSeal,
-            [2, 5] => RequestKind::AreaWrite,
-            [2, 6] => RequestKind::AreaWriteAndSeal,
-            [access, kind] => return Err(WireError::Access(access, kind)),
-        };
+        let kind = RequestKind::decode(fields.take())?;
         let (ops, grant_len) = (fields.u16(), fields.u32());
-        let most = if matches!(kind, RequestKind::Pair(_) | RequestKind::Probe(_)) { 1 } else { MAX_OPS };
+        let most = match kind {
+            RequestKind::Rdma(RdmaRequest::Pair(_) | RdmaRequest::Probe(_)) => 1,
+            RequestKind::Tcp(_) | RequestKind::Shm(_) | RequestKind::Rdma(_) => MAX_OPS,
+        };
         if ops == 0 || usize::from(ops) > most {
             return Err(WireError::Ops(ops));
         }
@@ -420,7 +459,7 @@ impl AreaOp {
 }
 
 /// Checks the bytes that operations announce which the store moves itself.
-pub(crate) fn check_fetched(ops: impl Iterator<Item = Op>) -> Result<(), WireError> {
+fn check_fetched(ops: impl Iterator<Item = Op>) -> Result<(), WireError> {
     match total_len(ops) {
         Ok(0..=MAX_FETCHED_BYTES) => Ok(()),
         _ => Err(WireError::FetchedTotal),
@@ -464,7 +503,7 @@ impl End {
 }
 
 /// Returns the bytes of payload that the operations announce.
-pub(crate) fn total_len(ops: impl Iterator<Item = Op>) -> Result<u64, WireError> {
+fn total_len(ops: impl Iterator<Item = Op>) -> Result<u64, WireError> {
     ops.into_iter().try_fold(0u64, |sum, op| sum.checked_add(op.len)).ok_or(WireError::Total)
 }
 

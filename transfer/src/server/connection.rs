@@ -3,10 +3,11 @@ use std::time::{Duration, Instant};
 use super::{Counters, DataServer, Timeouts};
 use crate::control::server::{Closed, Exchange, Refusal, Socket, check};
 use crate::control::wire::{
-    self, AreaOp, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request, RequestKind,
+    HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaRequest, Request, RequestKind, ShmRequest, TcpRequest,
 };
 use crate::path::rdma::server::ConnectionPair;
 use crate::path::shm::server::areas;
+use crate::transport::Seal;
 
 /// Time without a request after which a connection frees its buffers, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);
@@ -106,21 +107,7 @@ impl<'a> Connection<'a> {
         self.exchange.socket.read_exact(&mut body).await?;
         let (grant, ops) = body.split_at(request.grant_len as usize);
         // Checked before anything is answered.
-        match request.kind {
-            RequestKind::Pair(_) => {}
-            RequestKind::RdmaRead
-            | RequestKind::RdmaWrite
-            | RequestKind::RdmaWriteAndSeal
-            | RequestKind::Probe(_) => {
-                wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op))?;
-            }
-            RequestKind::AreaWrite | RequestKind::AreaWriteAndSeal => {
-                wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op))?;
-            }
-            RequestKind::Read | RequestKind::Check | RequestKind::Write | RequestKind::WriteAndSeal => {
-                wire::total_len(Op::decode_all(ops))?;
-            }
-        }
+        let payload = request.kind.check_ops(ops)?;
         self.exchange.patience = None;
         let mut end = Ok(());
         self.exchange.out.extend_from_slice(&request.id.to_be_bytes());
@@ -128,32 +115,38 @@ impl<'a> Connection<'a> {
         let Self { server, exchange, pair, .. } = self;
         match server.served.open_grant(grant, access) {
             Ok(grant) => {
-                if !matches!(request.kind, RequestKind::Pair(_)) {
+                if !matches!(request.kind, RequestKind::Rdma(RdmaRequest::Pair(_))) {
                     exchange.verdict(Ok(()));
                 }
                 match request.kind {
-                    RequestKind::Read => exchange.reads(&grant, ops).await?,
-                    RequestKind::Check => Op::decode_all(ops).for_each(|op| exchange.check(&grant, op)),
+                    RequestKind::Tcp(TcpRequest::Read) => exchange.reads(&grant, ops).await?,
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
-                    RequestKind::Write => exchange.writes(&grant, ops, false).await?,
-                    RequestKind::WriteAndSeal => exchange.writes(&grant, ops, true).await?,
-                    RequestKind::Pair(_) => pair.make(exchange, ops).await,
-                    RequestKind::Probe(_) => end = pair.probe(exchange, ops, request.id).await,
-                    RequestKind::RdmaRead => end = pair.reads(exchange, &grant, ops, request.id).await,
-                    RequestKind::RdmaWrite => end = pair.writes(exchange, &grant, ops, false).await,
-                    RequestKind::RdmaWriteAndSeal => end = pair.writes(exchange, &grant, ops, true).await,
-                    RequestKind::AreaWrite => {
-                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, false).await;
+                    RequestKind::Tcp(TcpRequest::Write(seal)) => {
+                        exchange.writes(&grant, ops, seal == Seal::Yes).await?;
                     }
-                    RequestKind::AreaWriteAndSeal => {
-                        areas::write(exchange, (&server.areas, &server.copiers), &grant, ops, true).await;
+                    RequestKind::Shm(ShmRequest::Check) => {
+                        Op::decode_all(ops).for_each(|op| exchange.check(&grant, op));
+                    }
+                    RequestKind::Shm(ShmRequest::Write(seal)) => {
+                        let memory = (&server.areas, &server.copiers);
+                        areas::write(exchange, memory, &grant, ops, seal == Seal::Yes).await;
+                    }
+                    RequestKind::Rdma(RdmaRequest::Pair(_)) => pair.make(exchange, ops).await,
+                    RequestKind::Rdma(RdmaRequest::Probe(_)) => {
+                        end = pair.probe(exchange, ops, request.id).await;
+                    }
+                    RequestKind::Rdma(RdmaRequest::Read) => {
+                        end = pair.reads(exchange, &grant, ops, request.id).await;
+                    }
+                    RequestKind::Rdma(RdmaRequest::Write(seal)) => {
+                        end = pair.writes(exchange, &grant, ops, seal == Seal::Yes).await;
                     }
                 }
             }
             Err(refusal) => {
                 exchange.verdict(Err(refusal));
-                if matches!(request.kind, RequestKind::Write | RequestKind::WriteAndSeal) {
-                    exchange.socket.discard(wire::total_len(Op::decode_all(ops))?).await?;
+                if payload > 0 {
+                    exchange.socket.discard(payload).await?;
                 }
             }
         }

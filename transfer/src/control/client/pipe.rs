@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::health::Health;
 use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, begin};
 use super::progress::Watch;
-use crate::control::wire::{Hello, KINDS_SINCE, Op, RequestKind};
+use crate::control::wire::{Hello, KINDS_SINCE, Op, RequestKind, TcpRequest};
 
 /// Maximum number of requests that wait to be sent or for their answer.
 const PLACES: usize = 128;
@@ -228,7 +228,7 @@ async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
 }
 
 async fn receive(receiver: &mut Receiver, id: u64, asked: &PipedRequest) -> Result<PipedReply, Broken> {
-    let (ops, reads) = (&asked.ops, asked.kind == RequestKind::Read);
+    let (ops, reads) = (&asked.ops, asked.kind == RequestKind::Tcp(TcpRequest::Read));
     let whole = receiver.reply(id).await?;
     let bytes = if reads && whole.is_ok() { ops.iter().map(|op| op.len).sum::<u64>() as usize } else { 0 };
     let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(ops.len()), vec![0; bytes], 0);

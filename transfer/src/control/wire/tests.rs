@@ -19,23 +19,25 @@ fn the_encoding_is_stable() {
     );
 
     let mut out = Vec::new();
-    Request { id: 9, kind: RequestKind::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    Request { id: 9, kind: RequestKind::Tcp(TcpRequest::Read), ops: 1, grant_len: 0x0203 }.encode(&mut out);
     Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
 
     for (kind, golden) in [
-        (RequestKind::Read, [1, 0]),
-        (RequestKind::Check, [1, 1]),
-        (RequestKind::Pair(Access::Read), [1, 2]),
-        (RequestKind::RdmaRead, [1, 3]),
-        (RequestKind::Write, [2, 0]),
-        (RequestKind::WriteAndSeal, [2, 1]),
-        (RequestKind::Pair(Access::Write), [2, 2]),
-        (RequestKind::RdmaWrite, [2, 3]),
-        (RequestKind::RdmaWriteAndSeal, [2, 4]),
-        (RequestKind::Probe(Access::Read), [1, 7]),
-        (RequestKind::Probe(Access::Write), [2, 7]),
+        (RequestKind::Tcp(TcpRequest::Read), [1, 0]),
+        (RequestKind::Shm(ShmRequest::Check), [1, 1]),
+        (RequestKind::Rdma(RdmaRequest::Pair(Access::Read)), [1, 2]),
+        (RequestKind::Rdma(RdmaRequest::Read), [1, 3]),
+        (RequestKind::Tcp(TcpRequest::Write(Seal::No)), [2, 0]),
+        (RequestKind::Tcp(TcpRequest::Write(Seal::Yes)), [2, 1]),
+        (RequestKind::Rdma(RdmaRequest::Pair(Access::Write)), [2, 2]),
+        (RequestKind::Rdma(RdmaRequest::Write(Seal::No)), [2, 3]),
+        (RequestKind::Rdma(RdmaRequest::Write(Seal::Yes)), [2, 4]),
+        (RequestKind::Rdma(RdmaRequest::Probe(Access::Read)), [1, 7]),
+        (RequestKind::Rdma(RdmaRequest::Probe(Access::Write)), [2, 7]),
+        (RequestKind::Shm(ShmRequest::Write(Seal::No)), [2, 5]),
+        (RequestKind::Shm(ShmRequest::Write(Seal::Yes)), [2, 6]),
     ] {
         let mut out = Vec::new();
         Request { id: 9, kind, ops: 1, grant_len: 0x0203 }.encode(&mut out);
@@ -76,7 +78,8 @@ fn the_encoding_is_stable() {
 fn every_field_is_bounded_before_anything_is_read_for_it() {
     let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
         let mut out = Vec::new();
-        Request { id: 1, kind: RequestKind::Write, ops, grant_len }.encode(&mut out);
+        Request { id: 1, kind: RequestKind::Tcp(TcpRequest::Write(Seal::No)), ops, grant_len }
+            .encode(&mut out);
         out[8..10].copy_from_slice(&access);
         Request::decode(out.as_slice().try_into().unwrap())
     };
@@ -142,7 +145,9 @@ proptest! {
             versions: (min, max), cluster: ClusterId(cluster), store: StoreId(store), epoch: SegmentEpoch(epoch),
         };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let kind = [[RequestKind::Read, RequestKind::Check], [RequestKind::Write, RequestKind::WriteAndSeal]][usize::from(write)][(id % 2) as usize];
+        let reads = [RequestKind::Tcp(TcpRequest::Read), RequestKind::Shm(ShmRequest::Check)];
+        let writes = [Seal::No, Seal::Yes].map(|seal| RequestKind::Tcp(TcpRequest::Write(seal)));
+        let kind = [reads, writes][usize::from(write)][(id % 2) as usize];
         let request = Request { id, kind, ops, grant_len };
         let mut out = Vec::new();
         request.encode(&mut out);

@@ -4,7 +4,7 @@ use crate::checksum::Checksum;
 use crate::control::client::iovecs::{IoVecs, MAX_PARTS};
 use crate::control::client::pieces::Piece;
 use crate::control::client::{Broken, CACHED, Link, Outcome};
-use crate::control::wire::{KINDS_SINCE, RequestKind};
+use crate::control::wire::{KINDS_SINCE, RequestKind, TcpRequest};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
@@ -16,7 +16,7 @@ impl Link {
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        if let Err(refused) = self.ask(RequestKind::Read, grant, pieces).await? {
+        if let Err(refused) = self.ask(RequestKind::Tcp(TcpRequest::Read), grant, pieces).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
@@ -40,9 +40,8 @@ impl Link {
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let seals = seal == Seal::Yes && self.version() >= KINDS_SINCE;
-        let id =
-            self.request(if seals { RequestKind::WriteAndSeal } else { RequestKind::Write }, grant, pieces);
+        let seal = if self.version() >= KINDS_SINCE { seal } else { Seal::No };
+        let id = self.request(RequestKind::Tcp(TcpRequest::Write(seal)), grant, pieces);
         let out = std::mem::take(self.out());
         let sent = self.send_payload(&out, pieces).await;
         *self.out() = out;

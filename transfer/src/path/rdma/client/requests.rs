@@ -16,7 +16,7 @@ use crate::checksum::{Checksum, RunningChecksum};
 use crate::control::client::pieces::{Buffer, Piece};
 use crate::control::client::{Broken, Link, Outcome, Progress, Refused, is_for_now};
 use crate::control::wire::{
-    END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp, RequestKind,
+    END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp, RdmaRequest, RequestKind,
 };
 use crate::memory::{Areas, Exposures, Rdma, Reached, Staging};
 use crate::transport::Seal;
@@ -203,7 +203,7 @@ impl PairedLink {
         let progress = self.link.progress();
         let asked = async {
             buffers.check().map_err(|why| Broken::Rdma(why.to_string()))?;
-            let id = self.link.begin(RequestKind::Probe(access), 1, grant);
+            let id = self.link.begin(RequestKind::Rdma(RdmaRequest::Probe(access)), 1, grant);
             for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
                 RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.link.out());
             }
@@ -252,7 +252,7 @@ impl PairedLink {
             Ok(Err(error)) => return no_route(error.to_string()),
             Err(failed) => return no_route(failed.to_string()),
         };
-        let id = self.link.begin(RequestKind::Pair(access), 1, grant);
+        let id = self.link.begin(RequestKind::Rdma(RdmaRequest::Pair(access)), 1, grant);
         end.end().encode(self.link.out());
         self.link.send_out().await?;
         match self.link.receiver.reply(id).await? {
@@ -296,7 +296,8 @@ impl PairedLink {
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
-                let request = self.request(RequestKind::RdmaRead, grant, (batch, places), &buffers);
+                let request =
+                    self.request(RequestKind::Rdma(RdmaRequest::Read), grant, (batch, places), &buffers);
                 self.link.send_out().await?;
                 let answers = self.answers(&request).await?;
                 if answers.notified {
@@ -352,7 +353,7 @@ impl PairedLink {
         if let Err(why) = buffers.check() {
             return Err(Broken::Rdma(why.to_string()).after(buffers, routes, route).await);
         }
-        let kind = if seal == Seal::Yes { RequestKind::RdmaWriteAndSeal } else { RequestKind::RdmaWrite };
+        let kind = RequestKind::Rdma(RdmaRequest::Write(seal));
         let of_writes = self.link.sums;
         let progress = self.link.progress();
         for batch in batches(pieces, &places) {

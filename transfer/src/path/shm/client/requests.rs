@@ -4,7 +4,7 @@ use crate::WriteBuffer;
 use crate::checksum::Checksum;
 use crate::control::client::pieces::{InArea, Piece};
 use crate::control::client::{Broken, Link, Outcome, Refused};
-use crate::control::wire::{AreaOp, KINDS_SINCE, RequestKind, SHARING_SINCE};
+use crate::control::wire::{AreaOp, KINDS_SINCE, RequestKind, SHARING_SINCE, ShmRequest};
 use crate::transport::Seal;
 
 impl Link {
@@ -21,7 +21,7 @@ impl Link {
             done.extend(pieces.iter().map(|_| Err(Refused::for_good(reason.clone()))));
             return Ok(());
         }
-        if let Err(refused) = self.ask(RequestKind::Check, grant, pieces).await? {
+        if let Err(refused) = self.ask(RequestKind::Shm(ShmRequest::Check), grant, pieces).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
@@ -46,8 +46,7 @@ impl Link {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
-        let kind = if seal == Seal::Yes { RequestKind::AreaWriteAndSeal } else { RequestKind::AreaWrite };
-        let id = self.begin(kind, pieces.len() as u16, grant);
+        let id = self.begin(RequestKind::Shm(ShmRequest::Write(seal)), pieces.len() as u16, grant);
         for piece in pieces {
             let InArea { area, at } = piece.buffers[0];
             AreaOp { op: piece.wire_op(), area, at }.encode(self.out());

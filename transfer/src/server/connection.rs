@@ -2,12 +2,8 @@ use std::time::{Duration, Instant};
 
 use super::{Counters, DataServer, Timeouts};
 use crate::control::server::{Closed, Exchange, Refusal, Socket, check};
-use crate::control::wire::{
-    HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaRequest, Request, RequestKind, ShmRequest, TcpRequest,
-};
-use crate::path::rdma::server::ConnectionPair;
-use crate::path::shm::server::areas;
-use crate::transport::Seal;
+use crate::control::wire::{HELLO_LEN, Hello, HelloReply, REQUEST_LEN, Request};
+use crate::path::server::ConnectionPaths;
 
 /// Time without a request after which a connection frees its buffers, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);
@@ -19,8 +15,7 @@ const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 pub(super) struct Connection<'a> {
     server: &'a DataServer,
     exchange: Exchange<'a>,
-    /// The queue pair beside it.
-    pair: ConnectionPair<'a>,
+    paths: ConnectionPaths<'a>,
     /// Grant and operations of the current request.
     body: Vec<u8>,
 }
@@ -28,7 +23,7 @@ pub(super) struct Connection<'a> {
 impl<'a> Connection<'a> {
     pub(super) fn new(server: &'a DataServer, socket: Socket) -> Self {
         let exchange = Exchange::new(&server.served, socket);
-        Self { server, exchange, pair: ConnectionPair::new(&server.pairs), body: Vec::new() }
+        Self { server, exchange, paths: server.paths.of_connection(), body: Vec::new() }
     }
 
     /// Serves requests until the connection ends, and returns why it did.
@@ -68,7 +63,7 @@ impl<'a> Connection<'a> {
                     let wanted = async {
                         tokio::select! {
                             () = self.server.place_wanted() => {}
-                            () = self.pair.wanted(), if self.pair.is_made() => {}
+                            () = self.paths.wanted() => {}
                         }
                     };
                     self.exchange.socket.wait_idle(idle - BUFFERS_KEPT, wanted).await?;
@@ -109,49 +104,17 @@ impl<'a> Connection<'a> {
         // Checked before anything is answered.
         let payload = request.kind.check_ops(ops)?;
         self.exchange.patience = None;
-        let mut end = Ok(());
         self.exchange.out.extend_from_slice(&request.id.to_be_bytes());
-        let access = request.kind.access();
-        let Self { server, exchange, pair, .. } = self;
-        match server.served.open_grant(grant, access) {
-            Ok(grant) => {
-                if !matches!(request.kind, RequestKind::Rdma(RdmaRequest::Pair(_))) {
-                    exchange.verdict(Ok(()));
-                }
-                match request.kind {
-                    RequestKind::Tcp(TcpRequest::Read) => exchange.reads(&grant, ops).await?,
-                    // Replies to writes wait for the last byte, because a client that is still sending reads none.
-                    RequestKind::Tcp(TcpRequest::Write(seal)) => {
-                        exchange.writes(&grant, ops, seal == Seal::Yes).await?;
-                    }
-                    RequestKind::Shm(ShmRequest::Check) => {
-                        Op::decode_all(ops).for_each(|op| exchange.check(&grant, op));
-                    }
-                    RequestKind::Shm(ShmRequest::Write(seal)) => {
-                        let memory = (&server.areas, &server.copiers);
-                        areas::write(exchange, memory, &grant, ops, seal == Seal::Yes).await;
-                    }
-                    RequestKind::Rdma(RdmaRequest::Pair(_)) => pair.make(exchange, ops).await,
-                    RequestKind::Rdma(RdmaRequest::Probe(_)) => {
-                        end = pair.probe(exchange, ops, request.id).await;
-                    }
-                    RequestKind::Rdma(RdmaRequest::Read) => {
-                        end = pair.reads(exchange, &grant, ops, request.id).await;
-                    }
-                    RequestKind::Rdma(RdmaRequest::Write(seal)) => {
-                        end = pair.writes(exchange, &grant, ops, seal == Seal::Yes).await;
-                    }
-                }
-            }
+        match self.server.served.open_grant(grant, request.kind.access()) {
+            Ok(grant) => self.paths.serve(&mut self.exchange, request, &grant, ops).await?,
             Err(refusal) => {
-                exchange.verdict(Err(refusal));
+                self.exchange.verdict(Err(refusal));
                 if payload > 0 {
-                    exchange.socket.discard(payload).await?;
+                    self.exchange.socket.discard(payload).await?;
                 }
             }
         }
         self.body = body;
-        self.exchange.flush(false).await?;
-        end
+        self.exchange.flush(false).await
     }
 }

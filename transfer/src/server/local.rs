@@ -57,7 +57,7 @@ impl DataServer {
             let (server, shutdown) = (self.clone(), shutdown.clone());
             connections.spawn(async move {
                 let mut files = Vec::new();
-                let share = share(&server.served, &server.areas, &stream, admitted, &mut files);
+                let share = share(&server.served, &server.paths.shm, &stream, admitted, &mut files);
                 if let Some(Err(error)) = shutdown.run_until_cancelled(share).await {
                     tracing::debug!(%error, "a client does not share memory any more");
                 }

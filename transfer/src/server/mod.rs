@@ -24,8 +24,8 @@ use crate::control::server::{
 use crate::control::socket_options;
 use crate::fence::Budget;
 use crate::memory::{Rdma, Segment};
-use crate::path::rdma::server::Pairs;
-use crate::path::shm::server::{AreaTable, Copiers, OwnCalls};
+use crate::path::server::ServerPaths;
+use crate::path::shm::server::OwnCalls;
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -69,10 +69,7 @@ pub struct DataServer {
     served: ServedMemory,
     max_connections: usize,
     slots: Arc<Semaphore>,
-    pairs: Pairs,
-    /// Memory that clients of this host share with this store.
-    areas: AreaTable,
-    copiers: Copiers,
+    paths: ServerPaths,
     /// Lets this process's own calls at the memory.
     own_calls: OwnCalls,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
@@ -129,9 +126,7 @@ impl DataServer {
             },
             max_connections,
             slots: Arc::new(Semaphore::new(max_connections)),
-            pairs: Pairs::new(rdma, max_pairs),
-            areas: AreaTable::default(),
-            copiers: Copiers::new(),
+            paths: ServerPaths::new(rdma, max_pairs),
             own_calls: OwnCalls::default(),
             crowded: Notify::new(),
         };
@@ -219,7 +214,7 @@ impl DataServer {
         connections.close();
         connections.wait().await;
         // The memory may be served under another fence next, and that fence does not know the passes of these copies.
-        self.copiers.ended().await;
+        self.paths.ended().await;
         drop(own_calls);
     }
 

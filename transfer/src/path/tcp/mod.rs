@@ -1,4 +1,4 @@
 //! Bytes on the connection itself.
 
 mod client;
-mod server;
+pub(crate) mod server;

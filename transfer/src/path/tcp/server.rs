@@ -6,14 +6,36 @@ use smallvec::SmallVec;
 use crate::control::server::{
     AdmittedWrite, Closed, Counters, Exchange, MAX_TOGETHER, RECV_CHUNK, Received, Refusal,
 };
-use crate::control::wire::Op;
+use crate::control::wire::{Op, TcpRequest};
 use crate::fence::Fenced;
+use crate::path::{PermittedRequest, ServerPath};
+use crate::transport::Seal;
 
 /// Size in bytes at which replies that are held back are sent.
 const REPLIES_AT_ONCE: usize = 64 << 10;
 
+/// Bytes on the connection itself, which keeps nothing from request to request.
+pub(crate) struct Inline;
+
+impl ServerPath for Inline {
+    type Request = TcpRequest;
+
+    async fn serve(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        PermittedRequest { kind, grant, ops, .. }: PermittedRequest<'_, TcpRequest>,
+    ) -> Result<(), Closed> {
+        exchange.verdict(Ok(()));
+        match kind {
+            TcpRequest::Read => exchange.reads(grant, ops).await,
+            // Replies to writes wait for the last byte, because a client that is still sending reads none.
+            TcpRequest::Write(seal) => exchange.writes(grant, ops, seal == Seal::Yes).await,
+        }
+    }
+}
+
 impl Exchange<'_> {
-    pub(crate) async fn reads(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
+    async fn reads(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
         for op in Op::decode_all(ops) {
             self.read(grant, op).await?;
             if self.out.len() > REPLIES_AT_ONCE {
@@ -52,7 +74,7 @@ impl Exchange<'_> {
     }
 
     /// Receives writes. Small ones share a receive, in groups, because one for each would cost more than its bytes.
-    pub(crate) async fn writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
+    async fn writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();
         let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
         let sealing = seal.then_some(grant);

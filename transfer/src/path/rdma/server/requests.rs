@@ -13,9 +13,11 @@ use crate::blocking_drop::BlockingDrop;
 use crate::control::server::{
     AdmittedWrite, Closed, Counters, Exchange, FetchedWrite, Lent, Refusal, ServedMemory, Socket,
 };
-use crate::control::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
+use crate::control::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp, RdmaRequest};
 use crate::fence::CutOff;
 use crate::memory::{NoRdma, Rdma};
+use crate::path::{PermittedRequest, ServerPath};
+use crate::transport::Seal;
 
 /// Longest wait for the place of an idle pair: less than a client's patience.
 const PAIR_WITHIN: Duration = Duration::from_millis(100);
@@ -141,17 +143,37 @@ fn add_parts(
     added.map_err(|NoRdma(why)| Refusal::OtherWay(why))
 }
 
-impl<'a> ConnectionPair<'a> {
-    pub(crate) fn new(pairs: &'a Pairs) -> Self {
-        Self { pairs, pair: None }
-    }
+impl ServerPath for ConnectionPair<'_> {
+    type Request = RdmaRequest;
 
-    pub(crate) fn is_made(&self) -> bool {
-        self.pair.is_some()
+    async fn serve(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        PermittedRequest { id, kind, grant, ops }: PermittedRequest<'_, RdmaRequest>,
+    ) -> Result<(), Closed> {
+        match kind {
+            RdmaRequest::Pair(_) => self.make(exchange, ops).await,
+            RdmaRequest::Probe(_) => {
+                exchange.verdict(Ok(()));
+                self.probe(exchange, ops, id).await?;
+            }
+            RdmaRequest::Read => {
+                exchange.verdict(Ok(()));
+                self.reads(exchange, grant, ops, id).await?;
+            }
+            RdmaRequest::Write(seal) => {
+                exchange.verdict(Ok(()));
+                self.writes(exchange, grant, ops, seal == Seal::Yes).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns when another connection wants a queue pair and there is still none.
-    pub(crate) async fn wanted(&self) {
+    async fn wanted(&self) {
+        if self.pair.is_none() {
+            std::future::pending::<()>().await;
+        }
         loop {
             self.pairs.wanted.notified().await;
             if self.pairs.places.available_permits() == 0 {
@@ -159,9 +181,15 @@ impl<'a> ConnectionPair<'a> {
             }
         }
     }
+}
+
+impl<'a> ConnectionPair<'a> {
+    pub(crate) fn new(pairs: &'a Pairs) -> Self {
+        Self { pairs, pair: None }
+    }
 
     /// Makes the queue pair beside this connection. One that is there is replaced.
-    pub(crate) async fn make(&mut self, exchange: &mut Exchange<'_>, end: &[u8]) {
+    async fn make(&mut self, exchange: &mut Exchange<'_>, end: &[u8]) {
         self.pair = None;
         let made = match end.first_chunk::<END_LEN>() {
             Some(end) => self.pairs.make(exchange.served, End::decode(end)).await,
@@ -181,7 +209,7 @@ impl<'a> ConnectionPair<'a> {
     }
 
     /// Writes to the client's memory. The message `id` follows the bytes.
-    pub(crate) async fn reads(
+    async fn reads(
         &mut self,
         exchange: &mut Exchange<'_>,
         grant: &Grant,
@@ -221,12 +249,7 @@ impl<'a> ConnectionPair<'a> {
     }
 
     /// Tries the queue pair: writes bytes of no object to the client's memory. The message `id` follows them.
-    pub(crate) async fn probe(
-        &mut self,
-        exchange: &mut Exchange<'_>,
-        ops: &[u8],
-        id: u64,
-    ) -> Result<(), Closed> {
+    async fn probe(&mut self, exchange: &mut Exchange<'_>, ops: &[u8], id: u64) -> Result<(), Closed> {
         let count = RdmaOp::decode_all(ops).count();
         let Some(pair) = self.pair.take() else {
             exchange.refuse_all(count, &no_pair());
@@ -261,13 +284,13 @@ impl<'a> ConnectionPair<'a> {
                 self.pair = Some(pair);
                 Ok(())
             }
-            Err(Failed::Device(why)) => failed(exchange, ops, why),
+            Err(Failed::Device(why)) => failed(exchange, ops, why).await,
             Err(Failed::Gone | Failed::CutOff) => Err(Closed::ByPeer),
         }
     }
 
     /// Reads from the client's memory.
-    pub(crate) async fn writes(
+    async fn writes(
         &mut self,
         exchange: &mut Exchange<'_>,
         grant: &Grant,
@@ -314,10 +337,11 @@ impl<'a> ConnectionPair<'a> {
             }
             Err(Failed::CutOff) => {
                 end_cut_off(exchange, grant, writes, seal).await;
+                exchange.flush(false).await?;
                 Err(Closed::Rdma)
             }
             Err(Failed::Gone) => Err(Closed::ByPeer),
-            Err(Failed::Device(why)) => failed(exchange, ops, why),
+            Err(Failed::Device(why)) => failed(exchange, ops, why).await,
         }
     }
 }
@@ -341,10 +365,11 @@ async fn end_cut_off(
 }
 
 /// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
-fn failed(exchange: &mut Exchange<'_>, ops: &[u8], why: String) -> Result<(), Closed> {
+async fn failed(exchange: &mut Exchange<'_>, ops: &[u8], why: String) -> Result<(), Closed> {
     Counters::add(&exchange.served.counters.rdma_failures, 1);
     tracing::warn!("RDMA failed, the client goes on over another route or TCP: {why}");
     exchange.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
+    exchange.flush(false).await?;
     Err(Closed::Rdma)
 }
 

@@ -121,7 +121,7 @@ impl Drop for ClientAreas<'_> {
 }
 
 /// Copies writes out of areas. Each piece is copied under the pass of its write.
-pub(crate) async fn write(
+pub(super) async fn write(
     exchange: &mut Exchange<'_>,
     (table, copiers): (&AreaTable, &Copiers),
     grant: &Grant,

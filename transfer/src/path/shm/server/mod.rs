@@ -1,12 +1,12 @@
 //! The store's end of shared memory.
 
-pub(crate) mod areas;
+mod areas;
 mod copies;
 mod own;
 mod past_reads;
+mod requests;
 mod sharing;
 
-pub(crate) use self::areas::AreaTable;
-pub(crate) use self::copies::Copiers;
 pub(crate) use self::own::OwnCalls;
+pub(crate) use self::requests::ShmServer;
 pub(crate) use self::sharing::{close, share};

@@ -7,7 +7,7 @@ use crate::control::wire::Op;
 
 impl Exchange<'_> {
     /// Says whether bytes that the client read past this connection, before it asked, are good.
-    pub(crate) fn check(&mut self, grant: &Grant, op: Op) {
+    pub(super) fn check(&mut self, grant: &Grant, op: Op) {
         let good = self.served.locate(grant, op).and_then(|(lent, range, _)| {
             let start = range.offset + op.offset;
             Ok(lent.fence.check_read(start..start + op.len, range.index, grant.expires)?)

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::areas::{AreaTable, ClientAreas};
+use super::areas::ClientAreas;
+use super::requests::ShmServer;
 use crate::control::server::{Counters, ServedMemory, check};
 use crate::control::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
 use crate::memory::Mapping;
@@ -25,7 +26,7 @@ const IMPLAUSIBLE: u64 = 1 << 50;
 /// want to. `files` are descriptors of the client that are not closed yet.
 pub(crate) async fn share(
     served: &ServedMemory,
-    table: &AreaTable,
+    shm: &ShmServer,
     stream: &UnixStream,
     admitted: Result<(), String>,
     files: &mut Vec<OwnedFd>,
@@ -33,7 +34,7 @@ pub(crate) async fn share(
     // Before the list is read, so that no change is missed.
     let mut relent = served.relent.subscribe();
     tokio::time::timeout(PATIENCE, hand_over(served, stream, admitted, files)).await??;
-    let mut areas = table.of_client();
+    let mut areas = shm.areas.of_client();
     loop {
         let mut message = [0; MESSAGE_LEN];
         let received = tokio::select! {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_types::{Grant, SealedGrant, SegmentNumber};
-use tokio::time::{Instant, timeout_at};
+use mc_types::SealedGrant;
+use tokio::time::Instant;
 
 use self::pool::{Pool, Pools, Reuse, Slot, TRANSPORT};
 pub use self::shm::{OnShared, ShmTransport};
@@ -22,15 +22,14 @@ use crate::control::client::pieces::{self, InArea, Piece};
 use crate::control::client::{ConnectError, Failure, Outcome, Refused, TcpOptions};
 use crate::control::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::memory::{Areas, Rdma};
-use crate::path::rdma::client::{OnRdma, Places, Prepared, REQUEST, RdmaClient};
+use crate::path::rdma::client::{OnRdma, RDMA, RdmaClient};
+use crate::path::{CallContext, ClientPath, PreparedTurn};
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{HostMemory, ReadBuffer, RegisterError, RegisteredMemory, WriteBuffer};
 
-/// Number of routes of RDMA that may fail before the rest of a call goes over TCP.
-const RDMA_FAILURES: u32 = 2;
-/// Longest wait for buffers before a turn goes over TCP.
-const STAGING_WITHIN: Duration = Duration::from_millis(50);
+/// Number of failures of a path that the store says can't be taken.
+const NEVER_AGAIN: u32 = u32::MAX;
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
@@ -57,7 +56,7 @@ impl TcpTransport {
     /// Creates a transport without RDMA, which reports `why`.
     #[must_use]
     pub fn without_rdma(options: TcpOptions, memory: &HostMemory, why: String) -> Self {
-        Self::with(options, memory, Err(why))
+        Self::with(options, memory, Err(PeerTransport::unusable(RDMA, why)))
     }
 
     /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
@@ -85,10 +84,14 @@ impl TcpTransport {
         self.pools.sums()
     }
 
-    fn with(options: TcpOptions, memory: &HostMemory, rdma: Result<Arc<RdmaClient>, String>) -> Self {
+    fn with(
+        options: TcpOptions,
+        memory: &HostMemory,
+        beside: Result<Arc<dyn ClientPath>, PeerTransport>,
+    ) -> Self {
         let areas = memory.areas().clone();
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
-        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma), areas }
+        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, beside), areas }
     }
 }
 
@@ -239,7 +242,7 @@ impl Transport for TcpTransport {
     }
 
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
-        if self.pools.has_rdma() {
+        if self.pools.has_path_beside() {
             RegisteredMemory::in_area(&self.areas, len)
         } else {
             RegisteredMemory::allocate(len)
@@ -305,7 +308,7 @@ impl<'a> TransferCall<'a> {
 
     /// Maximum bytes of one piece.
     fn longest(&self) -> u64 {
-        if self.pools[0].rdma().is_some() { REQUEST } else { pieces::TURN }
+        self.pools[0].beside().map_or(pieces::TURN, |path| path.longest_piece())
     }
 
     async fn run<'b>(
@@ -356,7 +359,7 @@ impl<'a> TransferCall<'a> {
                 Err(Failure::Broken(reason) | Failure::Held(reason)) => {
                     return Err(TransferError::Broken { store, address, reason });
                 }
-                Err(Failure::Rdma(reason)) => return Err(TransferError::NoRdma { store, reason }),
+                Err(Failure::Path(reason)) => return Err(TransferError::NoRdma { store, reason }),
                 Err(Failure::Connect(ConnectError::Refused(Refused { reason, .. }))) => {
                     return Err(TransferError::Refused { store, reason });
                 }
@@ -373,8 +376,8 @@ impl<'a> TransferCall<'a> {
     ///
     /// A reused connection may turn out to be dead, because the store closed it while it was idle or was restarted.
     /// That turn is then repeated over a new one: reads and writes of the same bytes can be repeated. So are pieces
-    /// that the store was too busy for, until the deadline. A turn that RDMA has failed is repeated over another way, and
-    /// then over TCP.
+    /// that the store was too busy for, until the deadline. A turn that a path beside the connection has failed is repeated by that path,
+    /// and then over the connection itself.
     async fn carry_through(
         &self,
         pool: &Arc<Pool>,
@@ -384,16 +387,13 @@ impl<'a> TransferCall<'a> {
         let (mut reuse, mut pause, mut failures) = (Reuse::Allowed, BUSY_PAUSE, 0);
         while !work.is_done(done) {
             // Taken before the connection, so that no other call waits for a connection that is not used yet.
-            let (turn, bytes) = work.next_turn(done.len());
-            let client = pool.rdma().map(|(client, _)| client).filter(|client| client.wants(bytes));
-            let places = client.and_then(|client| work.places(turn.clone(), client));
-            let lacks = places.as_ref().and_then(|_| self.lacks(pool, work, turn.clone()));
-            let prepared = self.prepare(pool, places, lacks, failures).await?;
+            let turn = work.next_turn(done.len());
+            let prepared = self.prepare(pool, work, turn.clone(), failures).await?;
             let first = done.len();
-            let slot = match (pool.free_slot(), &prepared) {
+            let slot = match (pool.free_slot(), prepared.is_some()) {
                 (Some(slot), _) => slot,
-                (None, Some(_)) => pool.slot(self.deadline).await?,
-                (None, None) => match self.share(pool, work, turn.clone(), done).await? {
+                (None, true) => pool.slot(self.deadline).await?,
+                (None, false) => match self.share(pool, work, turn.clone(), done).await? {
                     Some(slot) => slot,
                     None => {
                         self.after(pool, work, (done, first), &mut pause, &mut failures).await?;
@@ -410,10 +410,11 @@ impl<'a> TransferCall<'a> {
                 made => made?,
             };
             let watch = checkout.connection.link.watch();
-            let turn = work.turn(turn, &mut checkout.connection, self.grant, done, pool, prepared);
+            let turn = work.turn(turn, &mut checkout.connection, self.grant, done, prepared);
             let carried = pool.watched(watch, self.deadline, turn).await.flatten();
-            // A route may have failed, also where the turn went on over TCP.
-            pool.probe_routes(self.hello, self.grant);
+            if let Some(path) = pool.beside() {
+                path.after_turn(self.context());
+            }
             match carried {
                 Ok(()) => {
                     checkout.put_back();
@@ -425,7 +426,7 @@ impl<'a> TransferCall<'a> {
                     work.note_doubt();
                     match failure {
                         Failure::Broken(_) if checkout.reused => reuse = Reuse::Never,
-                        Failure::Rdma(_) => failures += 1,
+                        Failure::Path(_) => failures = failures.saturating_add(1),
                         failure => return Err(failure),
                     }
                 }
@@ -452,17 +453,11 @@ impl<'a> TransferCall<'a> {
         match &done[at] {
             Err(refused) if refused.other_way => {
                 let why = refused.reason.clone();
-                // Otherwise every call would ask again and copy its bytes for that attempt.
-                if let Some((_, routes)) = pool.rdma()
-                    && let Some(segment) = self.segments([work.range(at)].into_iter()).first()
-                {
-                    routes.suspend_segment(*segment, &why);
-                }
                 done.truncate(at);
-                if pool.rdma().is_some_and(|(client, _)| client.only) {
-                    return Err(Failure::Rdma(why));
+                if let Some(path) = pool.beside() {
+                    path.unreached(self.grant, work.range(at), &why)?;
                 }
-                *failures = RDMA_FAILURES;
+                *failures = NEVER_AGAIN;
             }
             _ if self.pause(pause).await => done.truncate(at),
             _ => {}
@@ -506,58 +501,23 @@ impl<'a> TransferCall<'a> {
         pool.slot(self.deadline).await.map(Some)
     }
 
-    /// Segments of granted ranges.
-    fn segments(&self, ranges: impl Iterator<Item = u32>) -> Vec<SegmentNumber> {
-        let Ok(grant) = Grant::peek(self.grant) else { return Vec::new() };
-        ranges.filter_map(|range| Some(grant.ranges.get(range as usize)?.segment)).collect()
-    }
-
-    /// Returns the reason why no device of the store reaches bytes of the turn, if it is known.
-    fn lacks(&self, pool: &Pool, work: &Work<'_>, turn: Turn) -> Option<String> {
-        let (_, routes) = pool.rdma().filter(|(_, routes)| !routes.reaches_all())?;
-        routes.lacks(self.segments(turn.map(|at| work.range(at))).into_iter())
-    }
-
-    /// Prepares a turn, if it goes by RDMA. `lacks` says why the store can't do it.
-    async fn prepare(
-        &self,
-        pool: &Pool,
-        places: Option<Places>,
-        lacks: Option<String>,
+    /// Prepares a turn, if it goes by a path beside the connection.
+    async fn prepare<'p>(
+        &'p self,
+        pool: &'p Pool,
+        work: &mut Work<'_>,
+        turn: Turn,
         failures: u32,
-    ) -> Result<Option<Prepared>, Failure> {
-        let (Some((client, routes)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
-        pool.probe_routes(self.hello, self.grant);
-        let lacks = lacks.or_else(|| client.rdma.why_down().map(|why| why.to_string()));
-        let found = match lacks.map_or_else(|| routes.any(client.device_count()), Err) {
-            Ok(()) if failures < RDMA_FAILURES => {
-                let until = if client.only {
-                    self.deadline
-                } else {
-                    self.deadline.min(Instant::now() + STAGING_WITHIN)
-                };
-                let prepared = async {
-                    // Taken before the staging memory, which the calls to all stores share.
-                    let turn = if places.are_staged() { pool.staging_turn().await } else { None };
-                    client.prepare(places, turn).await
-                };
-                match timeout_at(until, prepared).await {
-                    Ok(found) => found,
-                    Err(_) if client.only => return Err(Failure::Queued),
-                    Err(_) => Err("all buffers are in use".to_owned()),
-                }
-            }
-            Ok(()) => Err("it has failed over two routes, or can't reach these bytes".to_owned()),
-            Err(why) => Err(why),
-        };
-        match found {
-            Ok(prepared) => Ok(Some(prepared)),
-            Err(why) if client.only => Err(Failure::Rdma(why)),
-            Err(why) => {
-                tracing::debug!(store = %self.peer.store, "no RDMA: {why}");
-                Ok(None)
-            }
+    ) -> Result<Option<Box<dyn PreparedTurn + 'p>>, Failure> {
+        let (Some(path), Some(bytes)) = (pool.beside(), work.bytes(turn)) else { return Ok(None) };
+        match path.prepare(self.context(), &bytes, failures) {
+            Some(prepared) => prepared.await,
+            None => Ok(None),
         }
+    }
+
+    fn context(&self) -> CallContext<'_> {
+        CallContext { hello: self.hello, grant: self.grant, deadline: self.deadline }
     }
 
     /// Waits before a busy store is asked again, longer each time; returns false at once if that would be too late.

@@ -1,8 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use mc_types::{Access, SealedGrant, StoreId};
+use mc_types::{Access, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -10,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::checksum::Sums;
 use crate::control::client::{ConnectError, Failure, Health, Link, Pipe, Place, TcpOptions, Watch, pieces};
 use crate::control::wire::Hello;
-use crate::path::rdma::client::{PairedLink, RDMA, RdmaClient, Routes, Target, probe};
-use crate::report::{PeerReport, PeerTransport, UNTRIED};
+use crate::path::{Beside, ClientPath, StorePath};
+use crate::report::{PeerReport, PeerTransport};
 
 /// The name of this transport in a store's endpoints.
 pub(super) const TRANSPORT: &str = "tcp";
@@ -19,8 +18,8 @@ pub(super) const TRANSPORT: &str = "tcp";
 /// The connection pools of a transport, by address.
 pub(super) struct Pools {
     options: TcpOptions,
-    /// RDMA, or why this process has none.
-    rdma: Result<Arc<RdmaClient>, String>,
+    /// The path beside the connections, or the report on one that this process does not have.
+    beside: Result<Arc<dyn ClientPath>, PeerTransport>,
     /// Each with the store that was called there last.
     by_address: Mutex<HashMap<String, (StoreId, Arc<Pool>)>>,
 }
@@ -33,30 +32,26 @@ pub(super) struct Pool {
     health: Arc<Health>,
     slots: Arc<Semaphore>,
     /// Connections that no call uses, the most recently used one last.
-    idle: Mutex<Vec<PairedLink>>,
+    idle: Mutex<Vec<PooledLink>>,
     /// The connections that small calls share when all others are taken: one for reads and one for writes, which a store may let
     /// wait.
     pipes: [Mutex<Option<Pipe>>; 2],
-    rdma: Option<Arc<RdmaClient>>,
-    /// Routes of RDMA to the store.
-    routes: Arc<Routes>,
-    /// Requests that may have staging memory, which all stores share.
-    staging: Arc<Semaphore>,
+    beside: Option<Arc<dyn StorePath>>,
 }
 
-/// Bytes for which a batch uses a further connection, if they go by RDMA and it has enough operations.
-const RDMA_STRIPE: u64 = 512 << 10;
-
-/// Requests by RDMA that may have staging memory, for each connection: one that is under route, and one that is prepared meanwhile. All
-/// calls of this process have room for 32, so a slow store leaves most of it to others.
-const STAGED: usize = 2;
+/// A connection, and what a path keeps beside it.
+pub(super) struct PooledLink {
+    pub(super) link: Link,
+    /// After the connection: see [`Beside`].
+    pub(super) beside: Beside,
+}
 
 /// The right to use one of the connections.
 pub(super) type Slot = OwnedSemaphorePermit;
 
 /// A connection that one call has for itself. Dropped without [`Self::put_back`] it is closed.
 pub(super) struct Checkout {
-    pub(super) connection: PairedLink,
+    pub(super) connection: PooledLink,
     /// Whether it was used before, so that its peer may have closed it meanwhile.
     pub(super) reused: bool,
     pool: Arc<Pool>,
@@ -71,12 +66,13 @@ pub(super) enum Reuse {
 }
 
 impl Pools {
-    pub(super) fn new(options: TcpOptions, rdma: Result<Arc<RdmaClient>, String>) -> Self {
-        Self { options, rdma, by_address: Mutex::default() }
+    pub(super) fn new(options: TcpOptions, beside: Result<Arc<dyn ClientPath>, PeerTransport>) -> Self {
+        Self { options, beside, by_address: Mutex::default() }
     }
 
-    pub(super) fn has_rdma(&self) -> bool {
-        self.rdma.is_ok()
+    /// Whether bytes may go by a path beside the connections.
+    pub(super) fn has_path_beside(&self) -> bool {
+        self.beside.is_ok()
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -85,18 +81,18 @@ impl Pools {
 
     pub(super) fn get(&self, store: StoreId, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        let routes = match pools.get_mut(address) {
+        let beside = match pools.get_mut(address) {
             Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
                 *last = store;
                 return pool.clone();
             }
-            // Routes that failed are left by the next pool as well.
-            Some((_, pool)) => pool.routes.clone(),
-            None => Arc::default(),
+            // The next pool makes no use of a path that has failed, either.
+            Some((_, pool)) => pool.beside.clone(),
+            None => self.beside.as_ref().ok().map(|path| path.clone().to_store(address, self.options)),
         };
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, (_, pool)| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, self.options, self.rdma.as_ref().ok().cloned(), routes));
+        let pool = Arc::new(Pool::new(address, self.options, beside));
         pools.insert(address.to_owned(), (store, pool.clone()));
         pool
     }
@@ -111,67 +107,41 @@ impl Pools {
         pools.iter().map(of).collect()
     }
 
-    /// The transports to a store: RDMA, if this process has it, and TCP. `pool` are its connections, if there were any.
+    /// The transports to a store: the path beside the connections, and TCP. `pool` are its connections, if there were any.
     pub(super) fn transports(&self, pool: Option<&Pool>) -> Vec<PeerTransport> {
-        let by_rdma = match (&self.rdma, pool) {
-            (Ok(client), Some(pool)) => pool.routes.report(&client.rdma),
-            (Ok(_), None) => PeerTransport::unusable(RDMA, UNTRIED),
-            (Err(why), _) => PeerTransport::unusable(RDMA, why.as_str()),
+        let beside = match (&self.beside, pool.and_then(|pool| pool.beside.as_ref())) {
+            (_, Some(to_store)) => to_store.report(),
+            (Ok(path), None) => path.untried(),
+            (Err(report), None) => report.clone(),
         };
+        let only = self.beside.as_ref().ok().and_then(|path| path.why_only());
         let given_up = pool.filter(|pool| pool.health.given_up.is_cancelled());
-        let tcp = match given_up {
-            _ if self.rdma.as_ref().is_ok_and(|client| client.only) => {
-                PeerTransport::unusable(TRANSPORT, "this process moves bytes by RDMA only")
-            }
-            Some(pool) => PeerTransport::unusable(TRANSPORT, pool.health.why()),
-            None => {
+        let tcp = match (only, given_up) {
+            (Some(why), _) => PeerTransport::unusable(TRANSPORT, why),
+            (None, Some(pool)) => PeerTransport::unusable(TRANSPORT, pool.health.why()),
+            (None, None) => {
                 let connections = pool.map_or(0, Pool::connections);
                 PeerTransport::usable(TRANSPORT, format!("open connections: {connections}"))
             }
         };
-        vec![by_rdma, tcp.moved(pool.map_or(0, |pool| pool.health.moved.bytes()))]
+        vec![beside, tcp.moved(pool.map_or(0, |pool| pool.health.moved.bytes()))]
     }
 }
 
 impl Pool {
-    fn new(address: &str, options: TcpOptions, rdma: Option<Arc<RdmaClient>>, routes: Arc<Routes>) -> Self {
+    fn new(address: &str, options: TcpOptions, beside: Option<Arc<dyn StorePath>>) -> Self {
         Self {
             health: Health::new(address, options),
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
             pipes: Default::default(),
-            rdma,
-            routes,
-            staging: Arc::new(Semaphore::new(STAGED * options.connections_per_peer.max(1))),
+            beside,
         }
     }
 
-    /// Waits for the right to take staging memory.
-    pub(super) async fn staging_turn(&self) -> Option<OwnedSemaphorePermit> {
-        self.staging.clone().acquire_owned().await.ok()
-    }
-
-    /// Returns RDMA, if bytes may go by it, and the routes to the store.
-    pub(super) fn rdma(&self) -> Option<(&RdmaClient, &Routes)> {
-        self.rdma.as_deref().map(|client| (client, &*self.routes))
-    }
-
-    /// Starts probes of the RDMA routes that failed, if there are any. They use this call's grant.
-    pub(super) fn probe_routes(&self, hello: Hello, grant: &SealedGrant) {
-        let Some(client) = &self.rdma else { return };
-        probe::start(&self.routes, client, || Target {
-            address: self.health.address.clone(),
-            options: self.health.options,
-            hello,
-            grant: grant.clone(),
-            patience: self.rdma_patience(),
-        });
-    }
-
-    /// How long an answer by RDMA may take. It is below the stall timeout, so that a route that fails does not look like
-    /// a store that does.
-    pub(super) fn rdma_patience(&self) -> Duration {
-        self.health.options.stall_timeout * 3 / 4
+    /// Returns the path to the store beside the connections, if bytes may go by one.
+    pub(super) fn beside(&self) -> Option<&dyn StorePath> {
+        self.beside.as_deref()
     }
 
     pub(super) fn address(&self) -> &str {
@@ -192,13 +162,7 @@ impl Pool {
     pub(super) fn lanes(&self, ops: usize, total: u64) -> usize {
         let free = self.slots.available_permits();
         let lanes = pieces::lanes(total, self.health.options.stripe_bytes, free);
-        match &self.rdma {
-            // While the card moves the bytes of one, those of another are copied. No operation is cut for that.
-            Some(client) if self.routes.any(client.device_count()).is_ok() => {
-                lanes.max(pieces::lanes(total, RDMA_STRIPE, free.min(ops)))
-            }
-            _ => lanes,
-        }
+        self.beside().map_or(lanes, |path| lanes.max(path.lanes(ops, total, free)))
     }
 
     /// Returns the right to use a connection if one is free, and no other call waits for it.
@@ -261,7 +225,7 @@ impl Pool {
         tokio::select! {
             biased;
             made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
-                Ok(link) => Ok(Checkout { connection: PairedLink::new(link), reused: false, pool: self.clone(), _slot: slot }),
+                Ok(link) => Ok(Checkout { connection: PooledLink { link, beside: None }, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
                     // Other calls that wait here would fail in the same route, each after as long a wait of its own.
                     if let ConnectError::TooLong(reason) = &error && self.health.moved.bytes() == moved {
@@ -299,7 +263,7 @@ impl Pool {
     }
 
     /// Returns the most recently used idle connection that still works, and closes the ones that don't.
-    fn take_idle(&self, hello: Hello) -> Option<PairedLink> {
+    fn take_idle(&self, hello: Hello) -> Option<PooledLink> {
         let mut idle = self.idle.lock();
         while let Some(connection) = idle.pop() {
             if connection.link.hello == hello && connection.link.is_fresh() {
@@ -314,24 +278,5 @@ impl Checkout {
     /// Returns a connection on which every request was answered in full.
     pub(super) fn put_back(self) {
         self.pool.idle.lock().push(self.connection);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt as _;
-
-    use super::*;
-
-    #[test]
-    fn a_slow_store_does_not_take_all_staging_memory() {
-        let pools =
-            Pools::new(TcpOptions { connections_per_peer: 1, ..TcpOptions::default() }, Err(String::new()));
-        let (slow, other) = (pools.get(StoreId(1), "slow:1"), pools.get(StoreId(2), "other:1"));
-        let turns: Vec<_> = (0..STAGED).map(|_| slow.staging_turn().now_or_never().unwrap()).collect();
-        assert!(slow.staging_turn().now_or_never().is_none());
-        assert!(other.staging_turn().now_or_never().is_some());
-        drop(turns);
-        assert!(slow.staging_turn().now_or_never().is_some());
     }
 }

@@ -4,13 +4,12 @@ use std::ops::Range;
 
 use mc_types::{Access, SealedGrant};
 
-use super::pool::Pool;
+use super::pool::PooledLink;
 use crate::checksum::{Checksum, Sums};
 use crate::control::client::pieces::{self, InArea, Piece};
 use crate::control::client::{Failure, Outcome, PipedReply, PipedRequest, is_for_now};
 use crate::control::wire::{OP_LEN, Op, RequestKind, ShmRequest, TcpRequest};
-use crate::memory::Reached;
-use crate::path::rdma::client::{NoPair, PairedLink, Places, Prepared, RdmaClient};
+use crate::path::{Carried, PreparedTurn, TurnBytes};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
@@ -35,22 +34,17 @@ pub(super) enum Work<'a> {
     },
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
     /// Whether every piece has an outcome.
     pub(super) fn is_done(&self, done: &[Outcome]) -> bool {
         self.pieces().len() == done.len()
     }
 
-    /// Returns the pieces of the next turn, after the first `done` ones, and the bytes of theirs that go over the connection.
-    pub(super) fn next_turn(&self, done: usize) -> (Turn, u64) {
+    /// Returns the pieces of the next turn, after the first `done` ones.
+    pub(super) fn next_turn(&self, done: usize) -> Turn {
         // A check moves no bytes, so it is only bounded by the number of its pieces.
         let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
-        let turn = done..done + pieces::turn(self.pieces().skip(done).map(cost));
-        let bytes = match self {
-            Self::Read(_) | Self::Write(..) => self.pieces().skip(done).take(turn.len()).map(cost).sum(),
-            Self::Check(_) | Self::Areas { .. } => 0,
-        };
-        (turn, bytes)
+        done..done + pieces::turn(self.pieces().skip(done).map(cost))
     }
 
     /// Whether the store may do in a moment, or over TCP, what it has refused, so that this work asks it again.
@@ -73,15 +67,11 @@ impl Work<'_> {
         }
     }
 
-    /// Finds where the bytes of `turn` are for RDMA.
-    pub(super) fn places(&self, turn: Turn, client: &RdmaClient) -> Option<Places> {
+    /// The pieces of `turn`, if they have bytes that may go beside the connection.
+    pub(super) fn bytes(&mut self, turn: Turn) -> Option<TurnBytes<'_, 'a>> {
         match self {
-            Self::Read(pieces) => Some(Places::of(&pieces[turn], |buffer| {
-                Reached::of_read(&client.areas, &client.exposures, buffer)
-            })),
-            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| {
-                Reached::of_write(&client.areas, &client.exposures, *bytes)
-            })),
+            Self::Read(pieces) => Some(TurnBytes::Read(&mut pieces[turn])),
+            Self::Write(pieces, seal) => Some(TurnBytes::Write(&pieces[turn], *seal)),
             Self::Check(_) | Self::Areas { .. } => None,
         }
     }
@@ -91,36 +81,21 @@ impl Work<'_> {
         self.op(at).range
     }
 
-    /// Carries the pieces of `turn`; by RDMA, if it was prepared for that.
+    /// Carries the pieces of `turn`; by the path that it was prepared for, if there is one.
     pub(super) async fn turn(
         &mut self,
         turn: Turn,
-        connection: &mut PairedLink,
+        connection: &mut PooledLink,
         grant: &[u8],
         done: &mut Vec<Outcome>,
-        pool: &Pool,
-        prepared: Option<Prepared>,
+        prepared: Option<Box<dyn PreparedTurn + '_>>,
     ) -> Result<(), Failure> {
-        if let (Some((client, routes)), Some(prepared)) = (pool.rdma(), prepared) {
-            let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
-            let how = (client, routes, prepared, pool.rdma_patience());
-            match (connection.pair_up(client, routes, pool.rdma_patience(), access, grant).await?, &mut *self)
-            {
-                (Ok(()), Self::Read(pieces)) => {
-                    return Ok(connection.read(how, grant, &mut pieces[turn], done).await?);
-                }
-                (Ok(()), Self::Write(pieces, seal)) => {
-                    return Ok(connection.write(how, grant, &pieces[turn], *seal, done).await?);
-                }
-                (Err(NoPair::Refused(refused)), _) => {
-                    done.extend(turn.map(|_| Err(refused.clone())));
-                    return Ok(());
-                }
-                (Err(NoPair::NoRoute(why)), _) if client.only => return Err(Failure::Rdma(why)),
-                (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoRoute(_)), _) => {}
-            }
+        let PooledLink { link, beside } = connection;
+        if let (Some(prepared), Some(bytes)) = (prepared, self.bytes(turn.clone()))
+            && prepared.carry(link, beside, grant, bytes, done).await? == Carried::ByPath
+        {
+            return Ok(());
         }
-        let link = &mut connection.link;
         match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
             Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,

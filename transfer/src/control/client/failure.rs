@@ -11,18 +11,14 @@ pub(crate) enum Failure {
     Connect(ConnectError),
     /// The connection is unusable.
     Broken(String),
-    /// RDMA failed, or can't carry the work.
-    Rdma(String),
-    /// RDMA failed, and the store may still use the caller's memory: the work must not be repeated from that memory.
+    /// The path beside the connection failed, or can't carry the work.
+    Path(String),
+    /// That path failed, and the store may still use the caller's memory: the work must not be repeated from that memory.
     Held(String),
 }
 
 impl From<Broken> for Failure {
     fn from(broken: Broken) -> Self {
-        match broken {
-            Broken::Rdma(why) => Self::Rdma(why),
-            held @ Broken::Held(_) => Self::Held(held.to_string()),
-            broken => Self::Broken(broken.to_string()),
-        }
+        Self::Broken(broken.to_string())
     }
 }

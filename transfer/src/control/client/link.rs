@@ -57,10 +57,6 @@ pub(crate) fn is_for_now(outcome: &Outcome) -> bool {
 pub(crate) enum Broken {
     #[error("the store closed the connection")]
     Closed,
-    #[error("the RDMA queue pair of this connection failed: {0}")]
-    Rdma(String),
-    #[error("RDMA beside it failed, and the store may still use the memory: {0}")]
-    Held(String),
     #[error(transparent)]
     Protocol(#[from] WireError),
     #[error(transparent)]

@@ -2,10 +2,12 @@
 
 mod buffers;
 mod end;
-pub(crate) mod probe;
+mod probe;
+mod process;
 mod requests;
 mod routes;
+mod store;
 
-pub use self::requests::OnRdma;
-pub(crate) use self::requests::{NoPair, PairedLink, Places, Prepared, REQUEST, RdmaClient};
-pub(crate) use self::routes::{RDMA, Routes, Target};
+pub use self::process::OnRdma;
+pub(crate) use self::process::RdmaClient;
+pub(crate) use self::routes::RDMA;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use mc_types::Grant;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::requests::{NoPair, PairedLink, RdmaClient};
+use super::process::RdmaClient;
+use super::requests::{NoPair, PairedLink, RdmaFailure};
 use super::routes::{Routes, SUSPENDED_FOR, Target};
-use crate::control::client::{Broken, Link};
+use crate::control::client::Link;
 use crate::control::wire::PROBE_LEN;
 
 /// Longest wait of a probe for buffers. Calls come first.
@@ -75,12 +76,16 @@ async fn probe(routes: Arc<Routes>, client: Arc<RdmaClient>, route: usize) -> Pr
     // Its bytes are no sign of life for the calls.
     let moved = Arc::default();
     let connected = Link::connect(address, *hello, options.connect_timeout, &moved, options.sums);
-    let Ok(link) = connected.await else { return Probed::Unclear };
-    match PairedLink::new(link).probe(&client, &routes, route, (access, grant), (staging, *patience)).await {
+    // Dropped after the connection: to destroy it takes longer.
+    let mut pair = None;
+    let Ok(mut link) = connected.await else { return Probed::Unclear };
+    let mut connection = PairedLink { link: &mut link, pair: &mut pair };
+    match connection.probe(&client, &routes, route, (access, grant), (staging, *patience)).await {
         Ok(Ok(())) => Probed::Works,
-        Ok(Err(NoPair::NoRoute(why))) | Err(Broken::Rdma(why)) => Probed::Failed(why),
-        Err(held @ Broken::Held(_)) => Probed::Failed(held.to_string()),
-        Ok(Err(NoPair::Refused(_))) | Err(_) => Probed::Unclear,
+        Ok(Err(NoPair::NoRoute(why))) | Err(RdmaFailure::Rdma(why) | RdmaFailure::Held(why)) => {
+            Probed::Failed(why)
+        }
+        Ok(Err(NoPair::Refused(_))) | Err(RdmaFailure::Link(_)) => Probed::Unclear,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Requests whose bytes go by RDMA, beside the connection. See [`crate::path::rdma`].
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mc_types::Access;
@@ -10,22 +9,21 @@ use tokio::time::timeout;
 
 use super::buffers::Buffers;
 use super::end::ClientEnd;
+use super::process::RdmaClient;
 use super::routes::{Routes, devices_of};
 use crate::blocking_drop::BlockingDrop;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::control::client::pieces::{Buffer, Piece};
-use crate::control::client::{Broken, Link, Outcome, Progress, Refused, is_for_now};
+use crate::control::client::{Broken, Failure, Link, Outcome, Progress, Refused, is_for_now};
 use crate::control::wire::{
     END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp, RdmaRequest, RequestKind,
 };
-use crate::memory::{Areas, Exposures, Rdma, Reached, Staging};
+use crate::memory::{Reached, Staging};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
 
-/// Fewest bytes of a turn that go by RDMA. Fewer bytes arrive with the answer over TCP, which RDMA needs as well.
-const MIN_RDMA: u64 = 16 << 10;
 /// Maximum bytes of one request, and so of a piece.
-pub(crate) const REQUEST: u64 = 4 << 20;
+pub(super) const REQUEST: u64 = 4 << 20;
 /// Operations that a request may have less than [`MAX_OPS`], because some are cut.
 const CUTS: usize = 64;
 /// Bytes copied and summed in one step: few enough to stay in the cache.
@@ -33,29 +31,14 @@ const CACHED: usize = 128 << 10;
 /// A request may take the transport's patience, and the time for its bytes at this rate, in bytes per second.
 const SLOWEST: u64 = 100 << 20;
 
-/// RDMA, as the calls of a transport may use it.
-pub(crate) struct RdmaClient {
-    pub(crate) rdma: Arc<Rdma>,
-    pub(crate) areas: Arc<Areas>,
-    /// Where the areas are registered, for the devices of stores.
-    pub(crate) exposures: Arc<Exposures>,
-    /// Whether bytes may go by RDMA alone.
-    pub(crate) only: bool,
-    pub(crate) on_moved: OnRdma,
-}
-
-/// Callback with the number of bytes of each part of a transfer that went by RDMA and was found good.
-pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
-
 /// A connection, and the queue pair beside it, if it has one.
-pub(crate) struct PairedLink {
-    pub(crate) link: Link,
-    /// After the connection: to destroy it takes longer.
-    pair: Option<Pair>,
+pub(crate) struct PairedLink<'a> {
+    pub(super) link: &'a mut Link,
+    pub(super) pair: &'a mut Option<Pair>,
 }
 
 /// The end of a pair beside a connection.
-struct Pair {
+pub(crate) struct Pair {
     end: BlockingDrop<ClientEnd>,
     route: usize,
 }
@@ -74,43 +57,21 @@ pub(crate) enum NoPair {
     Refused(Refused),
 }
 
-impl RdmaClient {
-    /// Number of this process's devices.
-    pub(crate) fn device_count(&self) -> usize {
-        self.rdma.len()
-    }
-
-    /// Whether a turn of so many bytes should go by RDMA.
-    pub(crate) fn wants(&self, bytes: u64) -> bool {
-        bytes >= if self.only { 1 } else { MIN_RDMA }
-    }
-
-    /// Finds the bytes of a turn's pieces, and waits for staging memory for those that have to be copied.
-    /// `turn` is the right to it.
-    pub(crate) async fn prepare(
-        &self,
-        places: Places,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Prepared, String> {
-        let staging = self.rdma.staging(places.staged_bytes.min(REQUEST)).await;
-        Ok(Prepared { places, staging: staging.map_err(|error| error.to_string())?, turn })
-    }
-}
-
 /// Where the bytes of a turn's pieces are, for the device of the store.
 pub(crate) struct Places {
     /// Places of the buffers of each piece; `None` for those that have to be copied.
     of_pieces: Vec<OfPiece>,
-    staged_bytes: u64,
+    pub(super) staged_bytes: u64,
 }
 
 type OfPiece = SmallVec<[Option<Reached>; 2]>;
 
-/// Placement and staging memory of a turn that goes by RDMA.
-pub(crate) struct Prepared {
-    places: Places,
-    staging: Staging,
-    turn: Option<OwnedSemaphorePermit>,
+/// Where the bytes of a turn are, and the staging memory of those that have to be copied.
+pub(super) struct Prepared {
+    pub(super) places: Places,
+    pub(super) staging: Staging,
+    /// The right to staging memory, which ends after it.
+    pub(super) turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Places {
@@ -140,11 +101,7 @@ impl Places {
     }
 }
 
-impl PairedLink {
-    pub(crate) fn new(link: Link) -> Self {
-        Self { link, pair: None }
-    }
-
+impl PairedLink<'_> {
     /// Makes the pair beside this connection, if it has none. A route that fails is suspended.
     pub(crate) async fn pair_up(
         &mut self,
@@ -153,10 +110,10 @@ impl PairedLink {
         patience: Duration,
         access: Access,
         grant: &[u8],
-    ) -> Result<Result<(), NoPair>, Broken> {
+    ) -> Result<Result<(), NoPair>, RdmaFailure> {
         match &self.pair {
             Some(pair) if !routes.is_suspended(pair.route) => return Ok(Ok(())),
-            _ => self.pair = None,
+            _ => *self.pair = None,
         }
         let route = match routes.pick(client.rdma.len()) {
             Ok(route) => route,
@@ -177,7 +134,7 @@ impl PairedLink {
         routes: &Routes,
         route: usize,
         (access, grant): (Access, &[u8]),
-    ) -> Result<Result<(), NoPair>, Broken> {
+    ) -> Result<Result<(), NoPair>, RdmaFailure> {
         // A device that can't reach its peer may search for it for seconds, at either end.
         let progress = self.link.progress();
         within(patience, 0, &progress, self.make_pair(client, routes, route, access, grant)).await
@@ -192,7 +149,7 @@ impl PairedLink {
         route: usize,
         (access, grant): (Access, &[u8]),
         (staging, patience): (Staging, Duration),
-    ) -> Result<Result<(), NoPair>, Broken> {
+    ) -> Result<Result<(), NoPair>, RdmaFailure> {
         if let Err(no_pair) = self.make_pair_within(patience, client, routes, route, (access, grant)).await? {
             return Ok(Err(no_pair));
         }
@@ -202,7 +159,7 @@ impl PairedLink {
         let mut buffers = Buffers::new(end.into_inner(), staging, Vec::new());
         let progress = self.link.progress();
         let asked = async {
-            buffers.check().map_err(|why| Broken::Rdma(why.to_string()))?;
+            buffers.check().map_err(|why| RdmaFailure::Rdma(why.to_string()))?;
             let id = self.link.begin(RequestKind::Rdma(RdmaRequest::Probe(access)), 1, grant);
             for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
                 RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.link.out());
@@ -212,14 +169,14 @@ impl PairedLink {
                 return Ok(Err(NoPair::Refused(refused)));
             }
             if let Err(refused) = self.link.receiver.verdict().await? {
-                return Err(Broken::Rdma(refused.reason));
+                return Err(RdmaFailure::Rdma(refused.reason));
             }
-            buffers.notified(id as u32).await.map_err(|why| Broken::Rdma(why.to_string()))?;
+            buffers.notified(id as u32).await.map_err(|why| RdmaFailure::Rdma(why.to_string()))?;
             Ok(Ok(()))
         };
         match within(patience, PROBE_LEN, &progress, asked).await {
             Ok(answer) => {
-                self.pair = buffers.settled().map(|end| Pair::new(end, route));
+                *self.pair = buffers.settled().map(|end| Pair::new(end, route));
                 Ok(answer)
             }
             Err(broken) => Err(broken.given_up(buffers).await),
@@ -233,7 +190,7 @@ impl PairedLink {
         route: usize,
         access: Access,
         grant: &[u8],
-    ) -> Result<Result<(), NoPair>, Broken> {
+    ) -> Result<Result<(), NoPair>, RdmaFailure> {
         let no_route = |why: String| Ok(Err(NoPair::NoRoute(why)));
         if self.link.version() < RDMA_SINCE {
             let version = self.link.version();
@@ -268,7 +225,7 @@ impl PairedLink {
         let connect = move || end.connect(&theirs).map(|()| end);
         match tokio::task::spawn_blocking(connect).await {
             Ok(Ok(end)) => {
-                self.pair = Some(Pair { end, route });
+                *self.pair = Some(Pair { end, route });
                 Ok(Ok(()))
             }
             Ok(Err(error)) => no_route(error.to_string()),
@@ -284,13 +241,15 @@ impl PairedLink {
         grant: &[u8],
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RdmaFailure> {
         // The turn ends after the staging memory.
         let (client, routes, Prepared { places, staging, turn: _turn }, patience) = client;
-        let Some(Pair { end, route }) = self.pair.take() else { return Err(Broken::Rdma(String::new())) };
+        let Some(Pair { end, route }) = self.pair.take() else {
+            return Err(RdmaFailure::Rdma(String::new()));
+        };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            return Err(Broken::Rdma(why.to_string()).after(buffers, routes, route).await);
+            return Err(RdmaFailure::Rdma(why.to_string()).after(buffers, routes, route).await);
         }
         let progress = self.link.progress();
         for batch in batches(pieces, &places) {
@@ -303,7 +262,7 @@ impl PairedLink {
                 if answers.notified {
                     // A verdict can overtake the bytes.
                     let notified = buffers.notified(request.id as u32).await;
-                    notified.map_err(|error| Broken::Rdma(error.to_string()))?;
+                    notified.map_err(|error| RdmaFailure::Rdma(error.to_string()))?;
                 }
                 Ok(answers.of_pieces)
             };
@@ -331,7 +290,7 @@ impl PairedLink {
                 break;
             }
         }
-        self.pair = buffers.settled().map(|end| Pair::new(end, route));
+        *self.pair = buffers.settled().map(|end| Pair::new(end, route));
         routes.moved(route, moved);
         Ok(())
     }
@@ -345,13 +304,15 @@ impl PairedLink {
         pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), RdmaFailure> {
         // The turn ends after the staging memory.
         let (client, routes, Prepared { places, staging, turn: _turn }, patience) = client;
-        let Some(Pair { end, route }) = self.pair.take() else { return Err(Broken::Rdma(String::new())) };
+        let Some(Pair { end, route }) = self.pair.take() else {
+            return Err(RdmaFailure::Rdma(String::new()));
+        };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            return Err(Broken::Rdma(why.to_string()).after(buffers, routes, route).await);
+            return Err(RdmaFailure::Rdma(why.to_string()).after(buffers, routes, route).await);
         }
         let kind = RequestKind::Rdma(RdmaRequest::Write(seal));
         let of_writes = self.link.sums;
@@ -396,7 +357,7 @@ impl PairedLink {
                 break;
             }
         }
-        self.pair = buffers.settled().map(|end| Pair::new(end, route));
+        *self.pair = buffers.settled().map(|end| Pair::new(end, route));
         routes.moved(route, moved);
         Ok(())
     }
@@ -436,7 +397,7 @@ impl PairedLink {
     }
 
     /// Receives the verdicts on a batch.
-    async fn answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
+    async fn answers(&mut self, batch: &Batch) -> Result<Answers, RdmaFailure> {
         let whole = self.link.receiver.reply(batch.id).await?;
         let (mut of_pieces, mut notified) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
         for ops in &batch.ops {
@@ -447,7 +408,7 @@ impl PairedLink {
                 }
             }
             match &answer {
-                Err(Refused { device: true, reason, .. }) => return Err(Broken::Rdma(reason.clone())),
+                Err(Refused { device: true, reason, .. }) => return Err(RdmaFailure::Rdma(reason.clone())),
                 Err(Refused { other_way: true, .. }) => notified = false,
                 _ => {}
             }
@@ -471,7 +432,34 @@ struct Answers {
     notified: bool,
 }
 
-impl Broken {
+/// Why a request by RDMA failed.
+#[derive(Debug)]
+pub(crate) enum RdmaFailure {
+    /// The connection failed.
+    Link(Broken),
+    /// The queue pair failed.
+    Rdma(String),
+    /// It did, and the store may still use the memory.
+    Held(String),
+}
+
+impl From<Broken> for RdmaFailure {
+    fn from(broken: Broken) -> Self {
+        Self::Link(broken)
+    }
+}
+
+impl From<RdmaFailure> for Failure {
+    fn from(failure: RdmaFailure) -> Self {
+        match failure {
+            RdmaFailure::Link(broken) => broken.into(),
+            RdmaFailure::Rdma(why) => Self::Path(why),
+            RdmaFailure::Held(why) => Self::Held(why),
+        }
+    }
+}
+
+impl RdmaFailure {
     /// Ends the buffers of a request that failed, and returns the resulting error.
     async fn after(self, buffers: Buffers, routes: &Routes, route: usize) -> Self {
         self.suspend(routes, route);
@@ -481,7 +469,9 @@ impl Broken {
     async fn given_up(self, buffers: Buffers) -> Self {
         match buffers.abandon().await {
             Ok(()) => self,
-            Err(why) => Self::Held(why.to_string()),
+            Err(why) => {
+                Self::Held(format!("RDMA beside it failed, and the store may still use the memory: {why}"))
+            }
         }
     }
 
@@ -503,8 +493,8 @@ async fn within<T>(
     patience: Duration,
     len: u64,
     progress: &Progress,
-    asked: impl Future<Output = Result<T, Broken>>,
-) -> Result<T, Broken> {
+    asked: impl Future<Output = Result<T, RdmaFailure>>,
+) -> Result<T, RdmaFailure> {
     let most = patience + Duration::from_micros(len * 1_000_000 / SLOWEST);
     let mut asked = std::pin::pin!(asked);
     let mut silent = 0;
@@ -515,7 +505,7 @@ async fn within<T>(
         }
         silent = if progress.bytes() == seen { silent + 1 } else { 0 };
     }
-    Err(Broken::Rdma(format!("the store moved nothing by RDMA within {most:?}")))
+    Err(RdmaFailure::Rdma(format!("the store moved nothing by RDMA within {most:?}")))
 }
 
 fn bytes_of<B>(pieces: &[Piece<B>]) -> u64 {
@@ -610,6 +600,8 @@ async fn copy_out(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::time::Instant;
 
     use super::*;
@@ -643,7 +635,7 @@ mod tests {
         assert_eq!(within(patience, 0, &progress, busy).await.unwrap(), 7);
         let began = Instant::now();
         let silent = within(patience, 0, &progress, std::future::pending::<Result<(), _>>()).await;
-        assert!(matches!(silent, Err(Broken::Rdma(_))));
+        assert!(matches!(silent, Err(RdmaFailure::Rdma(_))));
         assert!(
             began.elapsed() < patience * 4 / 3,
             "of the paused clock: before the store is taken for dead"

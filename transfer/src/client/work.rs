@@ -7,8 +7,8 @@ use mc_types::{Access, SealedGrant};
 use super::pool::PooledLink;
 use crate::checksum::{Checksum, Sums};
 use crate::control::client::pieces::{self, InArea, Piece};
-use crate::control::client::{Failure, Outcome, PipedReply, PipedRequest, is_for_now};
-use crate::control::wire::{OP_LEN, Op, RequestKind, ShmRequest, TcpRequest};
+use crate::control::client::{Failure, OutOfBand, Outcome, PipedReply, PipedRequest, is_for_now};
+use crate::control::wire::{OP_LEN, Op, RequestKind, TcpRequest};
 use crate::path::{Carried, PreparedTurn, TurnBytes};
 use crate::transport::Seal;
 use crate::{ReadBuffer, WriteBuffer};
@@ -23,15 +23,8 @@ pub(super) type Turn = Range<usize>;
 pub(super) enum Work<'a> {
     Read(Vec<Piece<ReadBuffer<'a>>>),
     Write(Vec<Piece<WriteBuffer<'a>>>, Seal),
-    /// Pieces without buffers.
-    Check(Vec<Piece<WriteBuffer<'a>>>),
-    /// Writes that the store copies by itself.
-    Areas {
-        pieces: Vec<Piece<InArea>>,
-        seal: Seal,
-        /// Whether a turn has ended without its answer, whatever came after. The store may still be at it.
-        in_doubt: bool,
-    },
+    /// Its bytes do not go over the connection.
+    OutOfBand(OutOfBand),
 }
 
 impl<'a> Work<'a> {
@@ -42,16 +35,22 @@ impl<'a> Work<'a> {
 
     /// Returns the pieces of the next turn, after the first `done` ones.
     pub(super) fn next_turn(&self, done: usize) -> Turn {
-        // A check moves no bytes, so it is only bounded by the number of its pieces.
-        let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
-        done..done + pieces::turn(self.pieces().skip(done).map(cost))
+        let turn = match self {
+            // Nothing moves the bytes of pieces without a place, so their number is the only bound.
+            Self::OutOfBand(OutOfBand { pieces, .. }) => {
+                let moves = |piece: &Piece<InArea>| if piece.buffers.is_empty() { 0 } else { piece.len };
+                pieces::turn(pieces.iter().skip(done).map(moves))
+            }
+            Self::Read(_) | Self::Write(..) => pieces::turn(self.pieces().skip(done).map(|(_, len)| len)),
+        };
+        done..done + turn
     }
 
     /// Whether the store may do in a moment, or over TCP, what it has refused, so that this work asks it again.
     pub(super) fn is_for_now(&self, outcome: &Outcome) -> bool {
         match self {
-            Self::Areas { .. } => outcome.as_ref().is_err_and(|refused| refused.busy),
-            _ => is_for_now(outcome),
+            Self::OutOfBand(_) => outcome.as_ref().is_err_and(|refused| refused.busy),
+            Self::Read(_) | Self::Write(..) => is_for_now(outcome),
         }
     }
 
@@ -62,8 +61,8 @@ impl<'a> Work<'a> {
 
     /// Notes that a turn has ended without its answer.
     pub(super) fn note_doubt(&mut self) {
-        if let Self::Areas { in_doubt, .. } = self {
-            *in_doubt = true;
+        if let Self::OutOfBand(request) = self {
+            request.in_doubt = true;
         }
     }
 
@@ -72,7 +71,7 @@ impl<'a> Work<'a> {
         match self {
             Self::Read(pieces) => Some(TurnBytes::Read(&mut pieces[turn])),
             Self::Write(pieces, seal) => Some(TurnBytes::Write(&pieces[turn], *seal)),
-            Self::Check(_) | Self::Areas { .. } => None,
+            Self::OutOfBand(_) => None,
         }
     }
 
@@ -99,10 +98,7 @@ impl<'a> Work<'a> {
         match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
             Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,
-            Self::Check(pieces) => link.check(grant, &pieces[turn], done).await?,
-            Self::Areas { pieces, seal, .. } => {
-                link.write_from_areas(grant, &pieces[turn], *seal, done).await?;
-            }
+            Self::OutOfBand(request) => request.ask(&request.pieces[turn], link, grant, done).await?,
         }
         Ok(())
     }
@@ -112,9 +108,12 @@ impl<'a> Work<'a> {
         let lens = || self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len);
         let (access, bytes) = match self {
             Self::Read(_) => (Access::Read, lens().sum()),
-            Self::Check(_) => (Access::Read, 0),
             Self::Write(..) => (Access::Write, lens().sum()),
-            Self::Areas { .. } => return None,
+            // Operations on a shared connection name no places.
+            Self::OutOfBand(request) if request.pieces.iter().all(|piece| piece.buffers.is_empty()) => {
+                (request.kind().access(), 0)
+            }
+            Self::OutOfBand(_) => return None,
         };
         ((grant.len() + turn.len() * OP_LEN) as u64 + bytes <= SMALL).then_some(access)
     }
@@ -145,9 +144,8 @@ impl<'a> Work<'a> {
     fn kind(&self) -> RequestKind {
         match self {
             Self::Read(_) => RequestKind::Tcp(TcpRequest::Read),
-            Self::Check(_) => RequestKind::Shm(ShmRequest::Check),
             Self::Write(_, seal) => RequestKind::Tcp(TcpRequest::Write(*seal)),
-            Self::Areas { seal, .. } => RequestKind::Shm(ShmRequest::Write(*seal)),
+            Self::OutOfBand(request) => request.kind(),
         }
     }
 
@@ -155,8 +153,8 @@ impl<'a> Work<'a> {
     fn op(&self, at: usize) -> Op {
         match self {
             Self::Read(pieces) => pieces[at].wire_op(),
-            Self::Write(pieces, _) | Self::Check(pieces) => pieces[at].wire_op(),
-            Self::Areas { pieces, .. } => pieces[at].wire_op(),
+            Self::Write(pieces, _) => pieces[at].wire_op(),
+            Self::OutOfBand(request) => request.pieces[at].wire_op(),
         }
     }
 
@@ -193,13 +191,13 @@ impl<'a> Work<'a> {
     pub(super) fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
         let of = |at: usize| match self {
             Self::Read(pieces) => (pieces[at].op, pieces[at].len),
-            Self::Write(pieces, _) | Self::Check(pieces) => (pieces[at].op, pieces[at].len),
-            Self::Areas { pieces, .. } => (pieces[at].op, pieces[at].len),
+            Self::Write(pieces, _) => (pieces[at].op, pieces[at].len),
+            Self::OutOfBand(request) => (request.pieces[at].op, request.pieces[at].len),
         };
         let count = match self {
             Self::Read(pieces) => pieces.len(),
-            Self::Write(pieces, _) | Self::Check(pieces) => pieces.len(),
-            Self::Areas { pieces, .. } => pieces.len(),
+            Self::Write(pieces, _) => pieces.len(),
+            Self::OutOfBand(request) => request.pieces.len(),
         };
         (0..count).map(of)
     }

@@ -19,7 +19,7 @@ use self::own::OwnStore;
 use crate::checksum::{Checksum, Sums};
 use crate::client::TcpTransport;
 use crate::memory::{Areas, newest};
-use crate::path::shm::client::{BounceBuffers, LocatedRead, Session, connect};
+use crate::path::shm::client::{BounceBuffers, LocatedRead, Session, checks, connect};
 use crate::path::shm::{ShmAccess, socket_name};
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::server::Memory;
@@ -220,7 +220,7 @@ impl ShmTransport {
             let Some(found) = session.find(grant, ops) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let Ok(copied) = timeout_at(deadline, Self::copy(found, self.tcp.sums())).await else {
+            let Ok(copied) = timeout_at(deadline, Self::copy(found, self.tcp.calls().sums())).await else {
                 let (store, address) = (peer.store, socket_name(peer.store, peer.epoch));
                 return vec![Err(TransferError::Deadline { store, address }); ops.len()];
             };
@@ -228,7 +228,10 @@ impl ShmTransport {
             let asked: Vec<_> = unsure().map(|(op, _)| (op.range, op.offset, op.len())).collect();
             let verdicts = match asked.as_slice() {
                 [] => Vec::new(),
-                asked => self.tcp.check(peer, grant, asked, deadline).await,
+                asked => {
+                    let request = (checks(asked), asked.len());
+                    self.tcp.calls().ask(peer, grant, request, deadline).await.answers
+                }
             };
             let mut verdicts = verdicts.into_iter();
             let unanswered = || {
@@ -327,7 +330,7 @@ impl Transport for ShmTransport {
             if let SharingState::Shared(session) = state
                 && !peers.iter().any(|peer| peer.store == *store)
             {
-                let (address, transports) = (session.address.clone(), self.tcp.untried());
+                let (address, transports) = (session.address.clone(), self.tcp.calls().untried());
                 peers.push(PeerReport { store: *store, address, transports });
             }
         }
@@ -336,7 +339,7 @@ impl Transport for ShmTransport {
             && !peers.iter().any(|peer| peer.store == own.store)
         {
             let address = own.address.get().cloned().unwrap_or_default();
-            peers.push(PeerReport { store: own.store, address, transports: self.tcp.untried() });
+            peers.push(PeerReport { store: own.store, address, transports: self.tcp.calls().untried() });
         }
         for peer in &mut peers {
             if let Some(own) = own.filter(|own| own.store == peer.store) {

@@ -58,8 +58,14 @@ impl ShmTransport {
         deadline: Instant,
     ) -> Vec<Result<Checksum, TransferError>> {
         let mut answers = Vec::with_capacity(ops.len());
-        let write =
-            server.own_calls().write(server.served(), grant, ops, seal, self.tcp.sums(), &mut answers);
+        let write = server.own_calls().write(
+            server.served(),
+            grant,
+            ops,
+            seal,
+            self.tcp.calls().sums(),
+            &mut answers,
+        );
         let in_time = timeout_at(deadline, write).await.is_ok();
         // It keeps all of the memory, which what follows may outlast.
         drop(server);
@@ -89,7 +95,8 @@ impl ShmTransport {
             return lost;
         }
         let mut answers = Vec::with_capacity(ops.len());
-        let read = server.own_calls().read(server.served(), grant, ops, self.tcp.sums(), &mut answers);
+        let read =
+            server.own_calls().read(server.served(), grant, ops, self.tcp.calls().sums(), &mut answers);
         let in_time = timeout_at(deadline, read).await.is_ok();
         // As for writes.
         drop(server);

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::{CACHED, MIN_SHARED, ShmTransport, TURN};
 use crate::WriteBuffer;
 use crate::checksum::{Checksum, RunningChecksum, Sums};
-use crate::client::FromAreas;
+use crate::client::Answered;
 use crate::control::client::pieces::{InArea, Piece};
 use crate::control::wire::MAX_OPS;
 use crate::memory::Area;
-use crate::path::shm::client::{BOUNCE, BounceBuffer, Session};
+use crate::path::shm::client::{BOUNCE, BounceBuffer, Session, area_writes};
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 
 /// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a bounce buffer.
@@ -120,7 +120,7 @@ impl ShmTransport {
             End::Answered if open.is_empty() => {}
             End::Answered => {
                 let ranges: Vec<u32> = open.iter().map(|op| ops[*op].range).collect();
-                let of_seal = self.tcp.seal(peer, grant, &ranges, deadline).await;
+                let of_seal = self.tcp.calls().seal(peer, grant, &ranges, deadline).await;
                 for (op, error) in open.iter().zip(of_seal).filter_map(|(op, seal)| Some((op, seal.err()?))) {
                     answers[*op] = Err(error);
                 }
@@ -170,7 +170,7 @@ impl ShmTransport {
         mut bounce: Option<(BounceBuffer<'_>, u64)>,
         seal: Seal,
         deadline: Instant,
-    ) -> (FromAreas, Vec<Checksum>) {
+    ) -> (Answered, Vec<Checksum>) {
         let (mut sums, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
         for part in parts {
             let (place, sum) = match (&part.place, &mut bounce) {
@@ -180,7 +180,7 @@ impl ShmTransport {
                         bounce.write(at, piece, sum);
                         at += piece.len() as u64;
                     };
-                    (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
+                    (place, Some(pass(part.bytes, self.tcp.calls().sums(), copy).await))
                 }
                 (Some((place, _)), _) => (*place, None),
                 // There is a buffer if one is needed; the store has no area of this number.
@@ -189,14 +189,14 @@ impl ShmTransport {
             sums.push(sum);
             pieces.push(Piece::at(place, part.op, (part.range, part.offset, part.bytes.len() as u64)));
         }
-        let ask = self.tcp.write_from_areas(peer, grant, (pieces, ops), seal, deadline);
+        let ask = self.tcp.calls().ask(peer, grant, (area_writes(pieces, seal), ops), deadline);
         // While the store copies.
         let sum = async {
             let mut all = Vec::with_capacity(sums.len());
             for (sum, part) in sums.into_iter().zip(parts) {
                 all.push(match sum {
                     Some(sum) => sum,
-                    None => pass(part.bytes, self.tcp.sums(), |piece, sum| piece.add_to(sum)).await,
+                    None => pass(part.bytes, self.tcp.calls().sums(), |piece, sum| piece.add_to(sum)).await,
                 });
             }
             all

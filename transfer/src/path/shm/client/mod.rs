@@ -7,4 +7,5 @@ mod session;
 
 pub(crate) use self::bounce::{BOUNCE, BounceBuffer, BounceBuffers};
 pub(crate) use self::connect::connect;
+pub(crate) use self::requests::{area_writes, checks};
 pub(crate) use self::session::{LocatedRead, Session};

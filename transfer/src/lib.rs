@@ -29,7 +29,7 @@ pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use client::{OnShared, ShmTransport, TcpTransport};
 pub use control::client::TcpOptions;
-pub use control::server::{Counters, RequestSeconds, Timeouts};
+pub use control::server::{Counters, Memory, RequestSeconds, Timeouts};
 pub use fence::fence_limit;
 pub use memory::{
     AllocateError, DeviceError, DeviceReport, HostMemory, LentMemory, LostMemory, NoRdma,
@@ -39,6 +39,6 @@ pub use memory::{
 pub use path::rdma::client::OnRdma;
 pub use path::shm::{ParseShmAccessError, ShmAccess, socket_name};
 pub use report::{PeerReport, PeerTransport};
-pub use server::{DataServer, DataServerConfig, Memory, Withdrawn};
+pub use server::{DataServer, DataServerConfig, Withdrawn};
 pub use staged::StagedTransport;
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

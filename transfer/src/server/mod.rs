@@ -2,10 +2,9 @@
 
 mod connection;
 mod local;
-mod memory;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,16 +15,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection::Connection;
-pub use self::memory::Memory;
 use crate::authority::Authority;
 use crate::control::server::{
-    Closed, Counters, Lent, MemoryId, Refusal, RequestSeconds, ServedMemory, Socket, Timeouts,
+    Closed, Counters, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds, ServedMemory, Socket,
+    Timeouts,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
 use crate::memory::{Rdma, Segment};
 use crate::path::server::ServerPaths;
-use crate::path::shm::server::OwnCalls;
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -70,8 +68,6 @@ pub struct DataServer {
     max_connections: usize,
     slots: Arc<Semaphore>,
     paths: ServerPaths,
-    /// Lets this process's own calls at the memory.
-    own_calls: OwnCalls,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
     crowded: Notify,
 }
@@ -123,11 +119,11 @@ impl DataServer {
                 timeouts: Timeouts::default(),
                 counters: Counters::default(),
                 request_seconds: RequestSeconds::noop(),
+                own_calls: OwnCalls::default(),
             },
             max_connections,
             slots: Arc::new(Semaphore::new(max_connections)),
             paths: ServerPaths::new(rdma, max_pairs),
-            own_calls: OwnCalls::default(),
             crowded: Notify::new(),
         };
         segments.into_iter().for_each(|segment| server.lend(segment));
@@ -184,7 +180,7 @@ impl DataServer {
 
     /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
-        let own_calls = self.own_calls.admit();
+        let own_calls = self.served.own_calls.admit();
         let connections = TaskTracker::new();
         let refusals = Arc::new(Semaphore::new((self.max_connections / 4).clamp(1, REFUSED_AT_ONCE)));
         // Reserve a place for a refusal before accepting: a connection takes a descriptor even if it is refused.
@@ -221,17 +217,8 @@ impl DataServer {
     /// Lets clients of this process reach the memory that it serves: see
     /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the server before.
     pub fn admit_own_calls(self: &Arc<Self>, memory: &Memory) {
-        memory.set_server(self);
-    }
-
-    /// The memory that it serves, and who is let at it.
-    pub(crate) fn served(&self) -> &ServedMemory {
-        &self.served
-    }
-
-    /// Lets this process's own calls at the memory.
-    pub(crate) fn own_calls(&self) -> &OwnCalls {
-        &self.own_calls
+        let server: Weak<Self> = Arc::downgrade(self);
+        memory.set_server(server);
     }
 
     async fn serve_connection(&self, stream: TcpStream) {
@@ -263,6 +250,12 @@ impl DataServer {
         let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
         let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
         tracing::debug!(reason = %closed, "data connection refused");
+    }
+}
+
+impl AsRef<ServedMemory> for DataServer {
+    fn as_ref(&self) -> &ServedMemory {
+        &self.served
     }
 }
 

@@ -18,11 +18,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::own::OwnStore;
 use crate::checksum::{Checksum, Sums};
 use crate::client::TcpTransport;
+use crate::control::server::Memory;
 use crate::memory::{Areas, newest};
 use crate::path::shm::client::{BounceBuffers, LocatedRead, Session, checks, connect};
 use crate::path::shm::{ShmAccess, socket_name};
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
-use crate::server::Memory;
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory, WriteBuffer};
 

@@ -12,8 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use super::{SHM, ShmTransport};
 use crate::ReadBuffer;
 use crate::checksum::Checksum;
+use crate::control::server::{Memory, OwnServer};
+use crate::path::shm::server::own;
 use crate::report::PeerTransport;
-use crate::server::{DataServer, Memory};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp};
 
 pub(super) struct OwnStore {
@@ -31,7 +32,7 @@ impl OwnStore {
     }
 
     /// Returns the server of this memory if it is in this process.
-    fn server(&self, peer: &Peer) -> Option<Arc<DataServer>> {
+    fn server(&self, peer: &Peer) -> Option<Arc<OwnServer>> {
         let server = self.memory.upgrade().filter(|_| peer.store == self.store)?.server(peer)?;
         self.address.get_or_init(|| peer.address());
         Some(server)
@@ -44,28 +45,21 @@ impl OwnStore {
 
 impl ShmTransport {
     /// Returns the store of this process, and its server, if the memory is that.
-    pub(super) fn own(&self, peer: &Peer) -> Option<(&OwnStore, Arc<DataServer>)> {
+    pub(super) fn own(&self, peer: &Peer) -> Option<(&OwnStore, Arc<OwnServer>)> {
         let own = self.own_store.as_ref()?;
         Some((own, own.server(peer)?))
     }
 
     pub(super) async fn write_own(
         &self,
-        (own, server): (&OwnStore, Arc<DataServer>),
+        (own, server): (&OwnStore, Arc<OwnServer>),
         peer: &Peer,
         grant: &SealedGrant,
         (ops, seal): (&[WriteOp<'_>], Seal),
         deadline: Instant,
     ) -> Vec<Result<Checksum, TransferError>> {
         let mut answers = Vec::with_capacity(ops.len());
-        let write = server.own_calls().write(
-            server.served(),
-            grant,
-            ops,
-            seal,
-            self.tcp.calls().sums(),
-            &mut answers,
-        );
+        let write = own::write((*server).as_ref(), grant, ops, seal, self.tcp.calls().sums(), &mut answers);
         let in_time = timeout_at(deadline, write).await.is_ok();
         // It keeps all of the memory, which what follows may outlast.
         drop(server);
@@ -85,7 +79,7 @@ impl ShmTransport {
 
     pub(super) async fn read_own(
         &self,
-        (own, server): (&OwnStore, Arc<DataServer>),
+        (own, server): (&OwnStore, Arc<OwnServer>),
         peer: &Peer,
         grant: &SealedGrant,
         ops: &mut [ReadOp<'_>],
@@ -95,8 +89,7 @@ impl ShmTransport {
             return lost;
         }
         let mut answers = Vec::with_capacity(ops.len());
-        let read =
-            server.own_calls().read(server.served(), grant, ops, self.tcp.calls().sums(), &mut answers);
+        let read = own::read((*server).as_ref(), grant, ops, self.tcp.calls().sums(), &mut answers);
         let in_time = timeout_at(deadline, read).await.is_ok();
         // As for writes.
         drop(server);

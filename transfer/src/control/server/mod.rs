@@ -1,10 +1,13 @@
 //! The store's end of a connection: one request after the other is admitted to the memory, and answered.
 //!
-//! `exchange` is a request and its verdicts, over a `socket`. `served` is the memory and who is let at it, by the rules in `check`.
+//! `exchange` is a request and its verdicts, over a `socket`. `served` is the memory and who is let at it, by the rules in `check`,
+//! and `memory` its segments, with which this process's own calls find the server.
 
 pub(crate) mod check;
 mod counters;
 mod exchange;
+mod memory;
+mod own_calls;
 mod pace;
 mod served;
 mod socket;
@@ -12,6 +15,9 @@ mod socket;
 pub(crate) use self::check::{MemoryId, Refusal};
 pub use self::counters::{Counters, RequestSeconds};
 pub(crate) use self::exchange::{Exchange, FetchedWrite};
+pub use self::memory::Memory;
+pub(crate) use self::memory::OwnServer;
+pub(crate) use self::own_calls::OwnCalls;
 pub use self::served::Timeouts;
 pub(crate) use self::served::{AdmittedWrite, Lent, ServedMemory};
 pub(crate) use self::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::check::{self, MemoryId, Refusal};
 use super::counters::{Counters, RequestSeconds};
+use super::own_calls::OwnCalls;
 use crate::authority::{Authority, Times};
 use crate::control::wire::Op;
 use crate::fence::{Budget, Fence, Fenced, WritePass};
@@ -56,6 +57,8 @@ pub(crate) struct ServedMemory {
     pub(crate) timeouts: Timeouts,
     pub(crate) counters: Counters,
     pub(crate) request_seconds: RequestSeconds,
+    /// Lets this process's own calls at the memory.
+    pub(crate) own_calls: OwnCalls,
 }
 
 /// A segment and its fence.

@@ -2,11 +2,10 @@
 
 mod areas;
 mod copies;
-mod own;
+pub(crate) mod own;
 mod past_reads;
 mod requests;
 mod sharing;
 
-pub(crate) use self::own::OwnCalls;
 pub(crate) use self::requests::ShmServer;
 pub(crate) use self::sharing::{close, share};

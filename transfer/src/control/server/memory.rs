@@ -4,9 +4,12 @@ use std::sync::{Arc, Weak};
 use mc_types::SegmentNumber;
 use parking_lot::RwLock;
 
-use super::DataServer;
+use super::served::ServedMemory;
 use crate::memory::Segment;
 use crate::transport::Peer;
+
+/// A data server, as far as this process's own calls use it.
+pub(crate) type OwnServer = dyn AsRef<ServedMemory> + Send + Sync;
 
 /// The memory of a store: its segments, which come and go while it serves.
 #[derive(Default)]
@@ -14,7 +17,7 @@ pub struct Memory {
     /// Segments by number. `None` marks a segment that was unmounted; its number is not used again.
     segments: RwLock<Vec<Option<Arc<Segment>>>>,
     /// The present server, or one that has ended.
-    server: RwLock<Weak<DataServer>>,
+    server: RwLock<Option<Weak<OwnServer>>>,
 }
 
 impl Memory {
@@ -24,15 +27,15 @@ impl Memory {
         Self { segments: RwLock::new(segments.into_iter().map(Some).collect()), server: RwLock::default() }
     }
 
-    /// Sets the server that serves this memory: see [`DataServer::admit_own_calls`].
-    pub(crate) fn set_server(&self, server: &Arc<DataServer>) {
-        *self.server.write() = Arc::downgrade(server);
+    /// Sets the server that serves this memory: see [`DataServer::admit_own_calls`](crate::DataServer::admit_own_calls).
+    pub(crate) fn set_server(&self, server: Weak<OwnServer>) {
+        *self.server.write() = Some(server);
     }
 
     /// Returns the server of this memory if `peer` names this store and its present epoch.
-    pub(crate) fn server(&self, peer: &Peer) -> Option<Arc<DataServer>> {
-        let server = self.server.read().upgrade()?;
-        server.served().is_of(peer).then_some(server)
+    pub(crate) fn server(&self, peer: &Peer) -> Option<Arc<OwnServer>> {
+        let server = self.server.read().as_ref()?.upgrade()?;
+        (*server).as_ref().is_of(peer).then_some(server)
     }
 
     /// Returns a segment; `None` when it was unmounted or never there.

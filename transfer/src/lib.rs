@@ -27,7 +27,6 @@ mod transport;
 pub use authority::Authority;
 pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
-pub use client::{OnShared, ShmTransport, TcpTransport};
 pub use control::client::TcpOptions;
 pub use control::server::{Counters, Memory, RequestSeconds, Timeouts};
 pub use fence::fence_limit;
@@ -37,7 +36,9 @@ pub use memory::{
     RegisterError, RegisteredMemory, Segment, WriteBuffer,
 };
 pub use path::rdma::client::OnRdma;
+pub use path::shm::client::{OnShared, ShmTransport};
 pub use path::shm::{ParseShmAccessError, ShmAccess, socket_name};
+pub use path::tcp::client::TcpTransport;
 pub use report::{PeerReport, PeerTransport};
 pub use server::{DataServer, DataServerConfig, Withdrawn};
 pub use staged::StagedTransport;

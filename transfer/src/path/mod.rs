@@ -1,5 +1,5 @@
-//! The paths that bytes take between a client and a store. Each has an end at both, and knows the messages of [`crate::control`], not
-//! the other paths.
+//! The paths that bytes take between a client and a store. Each has an end at both, and knows the messages of [`crate::control`]. Neither
+//! `shm` nor `rdma` knows the other; shared memory makes its requests by the calls of `tcp`, and RDMA goes beside them.
 //!
 //! A store's end of a path is a [`ServerPath`] for each connection; `server` has one of each. A client's end of a path that carries
 //! bytes beside the connections is a [`ClientPath`], with a [`StorePath`] to each store.
@@ -7,7 +7,7 @@
 pub(crate) mod rdma;
 pub(crate) mod server;
 pub(crate) mod shm;
-mod tcp;
+pub(crate) mod tcp;
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Bytes on the connection itself.
+//! Connections: every request goes over one, and so do the bytes that no other path carries.
 
-mod client;
+pub(crate) mod client;
 pub(crate) mod server;

@@ -62,7 +62,7 @@ struct Suspended {
 
 struct Probing {
     target: Arc<Target>,
-    /// It ends with the routes; a probe under route ends first.
+    /// It ends with the routes; a probe under way ends first.
     task: AbortOnDropHandle<()>,
 }
 

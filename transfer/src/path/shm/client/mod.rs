@@ -4,8 +4,6 @@ mod bounce;
 mod connect;
 mod requests;
 mod session;
+mod transport;
 
-pub(crate) use self::bounce::{BOUNCE, BounceBuffer, BounceBuffers};
-pub(crate) use self::connect::connect;
-pub(crate) use self::requests::{area_writes, checks};
-pub(crate) use self::session::{LocatedRead, Session};
+pub use self::transport::{OnShared, ShmTransport};

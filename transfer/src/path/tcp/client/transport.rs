@@ -1,13 +1,3 @@
-//! Calls of a client: each is cut into turns, and each turn goes over one connection, with its bytes by one of the paths.
-//!
-//! [`TcpTransport`] has the connections; [`ShmTransport`] reads past them where it can.
-
-mod call;
-mod calls;
-mod pool;
-mod shm;
-mod work;
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,13 +5,11 @@ use futures::future::BoxFuture;
 use mc_types::SealedGrant;
 use tokio::time::Instant;
 
-pub(crate) use self::calls::{Answered, Calls};
-pub use self::shm::{OnShared, ShmTransport};
+use super::calls::Calls;
 use crate::checksum::Checksum;
 use crate::control::client::TcpOptions;
-use crate::memory::{Areas, Rdma};
+use crate::memory::Areas;
 use crate::path::ClientPath;
-use crate::path::rdma::client::{OnRdma, RDMA, RdmaClient};
 use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{HostMemory, RegisterError, RegisteredMemory, WriteBuffer};
@@ -32,40 +20,13 @@ use crate::{HostMemory, RegisterError, RegisteredMemory, WriteBuffer};
 /// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Large calls queue for
 /// connections, first come, first served, and again after each turn of some megabytes, so they can't hold each other up for longer
 /// than that. Small calls do not queue: when all connections are taken, they share one more for reads and one for writes, with
-/// many requests under route. The task of such a connection runs on the runtime of the call that needed it first.
+/// many requests under way. The task of such a connection runs on the runtime of the call that needed it first.
 pub struct TcpTransport {
     calls: Calls,
     areas: Arc<Areas>,
 }
 
 impl TcpTransport {
-    /// Creates a transport without connections; they are made when they are needed.
-    #[must_use]
-    pub fn new(options: TcpOptions) -> Self {
-        Self::without_rdma(options, &HostMemory::new(), "this transport was made without it".to_owned())
-    }
-
-    /// Creates a transport without RDMA, which reports `why`.
-    #[must_use]
-    pub fn without_rdma(options: TcpOptions, memory: &HostMemory, why: String) -> Self {
-        Self::with(options, memory, Err(PeerTransport::unusable(RDMA, why)))
-    }
-
-    /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
-    /// `only` nothing but small requests goes over those, and a store that can't be reached by RDMA is an error.
-    #[must_use]
-    pub fn with_rdma(
-        options: TcpOptions,
-        memory: &HostMemory,
-        rdma: Arc<Rdma>,
-        only: bool,
-        on_moved: OnRdma,
-    ) -> Self {
-        let areas = memory.areas().clone();
-        let exposures = areas.exposures(&rdma);
-        Self::with(options, memory, Ok(Arc::new(RdmaClient { rdma, areas, exposures, only, on_moved })))
-    }
-
     /// Memory of the caller that stores reach.
     pub(crate) fn areas(&self) -> &Arc<Areas> {
         &self.areas
@@ -76,18 +37,13 @@ impl TcpTransport {
         &self.calls
     }
 
-    fn with(
+    /// Creates a transport with a path beside its connections, or with the report on one that this process does not have.
+    pub(crate) fn with(
         options: TcpOptions,
         memory: &HostMemory,
         beside: Result<Arc<dyn ClientPath>, PeerTransport>,
     ) -> Self {
         Self { calls: Calls::new(options, beside), areas: memory.areas().clone() }
-    }
-}
-
-impl Default for TcpTransport {
-    fn default() -> Self {
-        Self::new(TcpOptions::default())
     }
 }
 

@@ -10,11 +10,13 @@ use tokio::time::Instant;
 use super::{CACHED, MIN_SHARED, ShmTransport, TURN};
 use crate::WriteBuffer;
 use crate::checksum::{Checksum, RunningChecksum, Sums};
-use crate::client::Answered;
 use crate::control::client::pieces::{InArea, Piece};
 use crate::control::wire::MAX_OPS;
 use crate::memory::Area;
-use crate::path::shm::client::{BOUNCE, BounceBuffer, Session, area_writes};
+use crate::path::shm::client::bounce::{BOUNCE, BounceBuffer};
+use crate::path::shm::client::requests::area_writes;
+use crate::path::shm::client::session::Session;
+use crate::path::tcp::client::Answered;
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 
 /// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a bounce buffer.

@@ -16,12 +16,15 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::own::OwnStore;
+use super::bounce::BounceBuffers;
+use super::connect::connect;
+use super::requests::checks;
+use super::session::{LocatedRead, Session};
 use crate::checksum::{Checksum, Sums};
-use crate::client::TcpTransport;
 use crate::control::server::Memory;
 use crate::memory::{Areas, newest};
-use crate::path::shm::client::{BounceBuffers, LocatedRead, Session, checks, connect};
 use crate::path::shm::{ShmAccess, socket_name};
+use crate::path::tcp::client::TcpTransport;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory, WriteBuffer};

@@ -1,6 +1,9 @@
+use mc_types::Access;
 use proptest::prelude::*;
 
+use super::request::total_len;
 use super::*;
+use crate::transport::Seal;
 
 /// The encoding must not change between builds: these bytes are versions 1 to 6.
 #[test]

@@ -2,6 +2,9 @@
 
 mod buffers;
 mod end;
+mod failure;
+mod pairing;
+mod places;
 mod probe;
 mod process;
 mod requests;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use mc_types::Grant;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::failure::RdmaFailure;
+use super::pairing::{NoPair, PairedLink};
 use super::process::RdmaClient;
-use super::requests::{NoPair, PairedLink, RdmaFailure};
 use super::routes::{Routes, SUSPENDED_FOR, Target};
 use crate::control::client::Link;
 use crate::control::wire::PROBE_LEN;

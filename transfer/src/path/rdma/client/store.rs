@@ -8,9 +8,11 @@ use mc_types::{Access, Grant, SealedGrant, SegmentNumber};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
+use super::pairing::{NoPair, Pair, PairedLink};
+use super::places::{Places, REQUEST};
 use super::probe;
 use super::process::RdmaClient;
-use super::requests::{NoPair, Pair, PairedLink, Places, Prepared, REQUEST};
+use super::requests::Prepared;
 use super::routes::{RDMA, Routes, Target};
 use crate::control::client::{Failure, Link, Outcome, TcpOptions, pieces};
 use crate::memory::Reached;

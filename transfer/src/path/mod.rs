@@ -123,7 +123,7 @@ pub(crate) type Beside = Option<Box<dyn Any + Send>>;
 pub(crate) enum Carried {
     /// The store has answered.
     ByPath,
-    /// Not at all: the store was not asked, so the turn goes on over the connection.
+    /// Not at all: no byte has moved, so the turn goes on over the connection.
     NotYet,
 }
 

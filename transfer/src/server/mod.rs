@@ -1,7 +1,6 @@
-//! The store's end of TCP transfers.
+//! The store's end of transfers: accepts connections, and serves each request on them by the path that it names.
 
 mod connection;
-mod local;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use mc_types::{GrantKey, SegmentEpoch, SegmentNumber, StoreId};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,16 +16,16 @@ use tokio_util::task::TaskTracker;
 use self::connection::Connection;
 use crate::authority::Authority;
 use crate::control::server::{
-    Closed, Counters, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds, ServedMemory, Socket,
-    Timeouts,
+    ACCEPT_PAUSE, Closed, Counters, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds, ServedMemory,
+    Socket, Timeouts,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
 use crate::memory::{Rdma, Segment};
 use crate::path::server::ServerPaths;
+use crate::path::shm::server::ShmServer;
+use crate::path::shm::{self, ShmAccess};
 
-/// Pause after a failed accept, which mostly means that no file descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections beyond the limit that are refused at the same time, and a quarter of those within it where these are
 /// few: they take descriptors that the process has for other things. More wait to be accepted.
 const REFUSED_AT_ONCE: usize = 64;
@@ -214,6 +213,18 @@ impl DataServer {
         drop(own_calls);
     }
 
+    /// Gives the descriptors of the segments to processes that connect and may have them, until `shutdown`.
+    ///
+    /// A connection lasts as long as its client may keep them: it is closed when a segment comes or goes, and at the end.
+    pub async fn serve_local(
+        self: Arc<Self>,
+        listener: UnixListener,
+        access: ShmAccess,
+        shutdown: CancellationToken,
+    ) {
+        shm::server::listen(self, listener, access, shutdown).await;
+    }
+
     /// Lets clients of this process reach the memory that it serves: see
     /// [`ShmTransport::with_own_store`](crate::ShmTransport::with_own_store). It replaces the server before.
     pub fn admit_own_calls(self: &Arc<Self>, memory: &Memory) {
@@ -256,6 +267,12 @@ impl DataServer {
 impl AsRef<ServedMemory> for DataServer {
     fn as_ref(&self) -> &ServedMemory {
         &self.served
+    }
+}
+
+impl AsRef<ShmServer> for DataServer {
+    fn as_ref(&self) -> &ShmServer {
+        &self.paths.shm
     }
 }
 

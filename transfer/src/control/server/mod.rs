@@ -12,6 +12,8 @@ mod pace;
 mod served;
 mod socket;
 
+use std::time::Duration;
+
 pub(crate) use self::check::{MemoryId, Refusal};
 pub use self::counters::{Counters, RequestSeconds};
 pub(crate) use self::exchange::{Exchange, FetchedWrite};
@@ -21,3 +23,6 @@ pub(crate) use self::own_calls::OwnCalls;
 pub use self::served::Timeouts;
 pub(crate) use self::served::{AdmittedWrite, Lent, ServedMemory};
 pub(crate) use self::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
+
+/// Pause after a failed accept, which mostly means that no file descriptors are left.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

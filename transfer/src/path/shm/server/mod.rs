@@ -2,10 +2,11 @@
 
 mod areas;
 mod copies;
+mod listen;
 pub(crate) mod own;
 mod past_reads;
 mod requests;
 mod sharing;
 
+pub(crate) use self::listen::listen;
 pub(crate) use self::requests::ShmServer;
-pub(crate) use self::sharing::{close, share};

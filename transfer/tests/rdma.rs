@@ -407,7 +407,9 @@ async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
 async fn memory_of_a_leaked_read_is_lost() {
     const SIZE: usize = 16 << 20;
     let store = store().await;
-    let (client, _) = client(true);
+    // A call uses one connection: the leaked one keeps it, and the others need one.
+    let options = TcpOptions { stripe_bytes: LEN, ..TcpOptions::default() };
+    let client = TcpTransport::with_rdma(options, &HostMemory::new(), devices(), true, Box::new(|_, _| ()));
     write(&client, &store.peer(), &sealed(Access::Write, 0, LEN, 1), &vec![7; SIZE]).await.unwrap();
     let (peer, grant) = (store.peer(), sealed(Access::Read, 0, LEN, 1));
     let mut whole = client.allocate(2 * SIZE).unwrap();

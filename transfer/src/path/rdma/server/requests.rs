@@ -379,9 +379,12 @@ fn no_pair() -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use mc_types::{Clock, GrantKey, SegmentEpoch, StoreId};
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
+    use crate::control::wire::{Op, Status};
+    use crate::{Authority, DataServer, DataServerConfig};
 
     /// A client's end of a connection and the store's.
     async fn connected() -> (tokio::net::TcpStream, Socket) {
@@ -403,6 +406,30 @@ mod tests {
         let mut sent = Vec::new();
         client.read_to_end(&mut sent).await.unwrap();
         assert_eq!(sent, PROGRESS);
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_to_the_client_before_its_connection_ends() {
+        let (mut client, socket) = connected().await;
+        let served = DataServer::new(DataServerConfig {
+            store: StoreId(1),
+            epoch: SegmentEpoch(1),
+            key: GrantKey([1; 32]),
+            segments: Vec::new(),
+            authority: Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO))),
+            grant_lifetime: Duration::from_secs(1),
+            fence_bytes: 1 << 20,
+            max_connections: 1,
+            rdma: None,
+            max_pairs: 0,
+        });
+        let (mut exchange, mut ops) = (Exchange::new(served.as_ref(), socket), Vec::new());
+        RdmaOp { op: Op { range: 0, offset: 0, len: 1 }, key: 0, address: 0 }.encode(&mut ops);
+        assert!(matches!(failed(&mut exchange, &ops, "card".to_owned()).await, Err(Closed::Rdma)));
+        drop(exchange);
+        let mut sent = Vec::new();
+        client.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent.first(), Some(&(Status::Device as u8)));
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ pub use status::{detail_of, reason_of, status_of};
 /// Generated from `mc/v1/master.proto` and `mc/v1/raft.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, rustdoc::all)]
 pub mod v1 {
-    tonic::include_proto!("mc.v1");
+    include!("../generated/mc.v1.rs");
 }
 
 /// Protocol versions that this build speaks, lowest and highest.

@@ -2,7 +2,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mc_log::{SyncPace, TypeConfig, VoteTiming};
+use mc_log::{LogStore, SyncPace, TypeConfig, VoteTiming};
 use mc_net::Network;
 use mc_types::{Clock, ClusterId, NodeId};
 use metrics::Histogram;
@@ -16,8 +16,8 @@ use crate::network::server::service::RaftService;
 use crate::snapshots::SnapshotError;
 use crate::timing::RaftTiming;
 
-/// Parts of a Raft node.
-pub struct RaftNodeConfig<L> {
+/// Parts of a Raft node. Only the tests of this crate have another log.
+pub struct RaftNodeConfig<L = LogStore> {
     /// Id of this node.
     pub node: NodeId,
     /// Id of its cluster.

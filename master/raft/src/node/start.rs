@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use mc_index::{Settings, State};
 use mc_log::{LogId, Raft, StoredMembership, TypeConfig, VoteTiming};
 use mc_types::{Clock, ClusterId, NodeId};
@@ -35,14 +36,13 @@ use crate::timing::{RaftTiming, whole_ms};
 
 impl RaftNode {
     /// Loads the newest good snapshot, applies what the log holds beyond it, and takes part in the cluster.
-    pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, RaftStartError>
-    where
-        L: RaftLogStorage<TypeConfig>,
-    {
-        Self::start_on(Arc::new(FileSystem), config).await
+    ///
+    /// The future is boxed, so that openraft is compiled for the log here, and not in each crate that starts a node.
+    pub fn start(config: RaftNodeConfig) -> BoxFuture<'static, Result<Self, RaftStartError>> {
+        Box::pin(Self::start_on(Arc::new(FileSystem), config))
     }
 
-    /// Like [`Self::start`], with the snapshots on another disk.
+    /// Like [`Self::start`], with the snapshots on another disk, and another log.
     pub(crate) async fn start_on(
         disk: Arc<dyn Disk>,
         mut config: RaftNodeConfig<impl RaftLogStorage<TypeConfig>>,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use mc_index::{CLUSTER_VERSION, Command, Op, Stamp};
 use mc_log::{LogId, MasterNode, Proposal, VoteTiming};
 use mc_net::{Network, TcpNetwork};
@@ -206,7 +207,7 @@ impl Pool {
             apply_seconds: Histogram::noop(),
             election_seconds: Histogram::noop(),
         };
-        let node = RaftNode::start_on(member.disk.clone(), config).await?;
+        let node = start_node(member.disk.clone(), config).await?;
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(async move {
             let stopped = async move { drop(stopped.await) };
@@ -313,6 +314,14 @@ impl Pool {
         .await;
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ");
     }
+}
+
+/// Boxed as [`RaftNode::start`] is: tests of other crates start masters, too.
+fn start_node(
+    disk: Arc<dyn Disk>,
+    config: RaftNodeConfig<MemLog>,
+) -> BoxFuture<'static, Result<RaftNode, RaftStartError>> {
+    Box::pin(RaftNode::start_on(disk, config))
 }
 
 /// A link with this round trip.

@@ -59,7 +59,7 @@ pub(crate) struct Session<'a> {
     pub(crate) replies: &'a Replies,
 }
 
-/// Replies to the heartbeats of one session.
+/// Replies to the mounts and heartbeats of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     /// Term of the last one; 0 before the first.
@@ -239,6 +239,8 @@ impl Session<'_> {
             return Err(SessionEnd::Refused("it answered a mount in the name of another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
+        // It has led at least in the term that it was named with.
+        self.replies.note(self.replies.term(self.leader));
         self.status.update(|state| {
             state.mounts += 1;
             // Zero leaves the interval to the store. The bounds keep a master's mistake from silencing the store.

@@ -44,7 +44,8 @@ impl AddressedRequest {
     /// Encodes the request as the generated code does: the caller first.
     fn encode(self, mut to: impl BufMut) {
         prost::encoding::message::encode(CALLER, &self.caller, &mut to);
-        to.put(self.rest);
+        // Whole: `put` would grow the buffer piece by piece.
+        to.put_slice(&self.rest);
     }
 }
 

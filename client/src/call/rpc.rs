@@ -52,12 +52,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_path_is_a_method_with_these_messages() {
+    fn each_path_is_a_method_whose_request_begins_with_the_caller() {
         let service = include_str!("../../../proto/proto/mc/v1/master.proto");
         for [request, reply, path] in METHODS {
             let method = path.strip_prefix("/mc.v1.Master/").unwrap();
             let line = format!("  rpc {method}({request}) returns ({reply});\n");
             assert!(service.contains(&line), "{line}");
+            let (_, message) = service.split_once(&format!("message {request} {{\n")).unwrap();
+            let first = message.lines().find(|line| !line.trim_start().starts_with("//")).unwrap();
+            assert_eq!(first.trim(), "Caller caller = 1;", "{request}");
         }
     }
 }

@@ -240,8 +240,8 @@ pub async fn drive(
 /// Lets the owner judge one message. A panic loses that message and not the search, without which a client closes and a
 /// store follows no other leader.
 ///
-/// The owner may have judged only half of the message. It makes decisions from what it knows of each master, which the next
-/// message replaces.
+/// The owner may have judged only half of the message. Most of what it knows of a master is replaced by the next message; a
+/// change of the cluster is not told twice, so an owner acts on it last.
 fn judge(judgement: impl FnOnce()) {
     // The panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(judgement));

@@ -147,11 +147,11 @@ impl Finder {
                     state.cluster = Some(new);
                     state.mounted_at = None;
                 });
-                (self.keep_cluster)(new);
                 self.refused.clear();
                 // The leader of the old cluster no longer counts, whatever its term was.
                 self.leader.send_replace(None);
                 self.known = Arc::new(self.identity.list().addresses.clone());
+                (self.keep_cluster)(new);
             }
             Verdict::Foreign { ours, theirs, reports, needed } => {
                 let text =

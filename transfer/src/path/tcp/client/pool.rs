@@ -227,7 +227,7 @@ impl Pool {
             made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
                 Ok(link) => Ok(Checkout { connection: PooledLink { link, beside: None }, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
-                    // Other calls that wait here would fail in the same route, each after as long a wait of its own.
+                    // Other calls that wait here would fail in the same way, each after as long a wait of its own.
                     if let ConnectError::TooLong(reason) = &error && self.health.moved.bytes() == moved {
                         self.health.give_up(reason.clone());
                     }

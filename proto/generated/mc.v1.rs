@@ -712,14 +712,15 @@ pub struct StoreHeartbeatReply {
     pub term: u64,
     #[prost(bytes = "bytes", tag = "4")]
     pub cluster_id: ::prost::bytes::Bytes,
-    /// False: the leader does not know this epoch. The store mounts (again).
+    /// Whether the leader knows this epoch. If not, the store has to mount it again.
     #[prost(bool, tag = "5")]
     pub mounted: bool,
-    /// True: this epoch was expired or unmounted, for good. The store allocates anew and mounts under a new epoch.
+    /// Whether this epoch has ended: it was unmounted, or the store was silent for too long. It can't be mounted again: the store
+    /// allocates new memory and mounts it under a new epoch.
     #[prost(bool, tag = "6")]
     pub dead: bool,
-    /// Stores that have to go over to another leader take up to so long, each as long as it draws: all at once would
-    /// overload the new one, which believes them meanwhile. Grows with the number of mounted stores.
+    /// Time over which the stores move to a new leader, each after a random part of it, because all of them at once would overload
+    /// it. The new leader counts them as alive meanwhile. Grows with the number of mounted stores.
     #[prost(uint32, tag = "7")]
     pub spread_ms: u32,
 }

@@ -115,7 +115,7 @@ pub(crate) trait PreparedTurn: Send {
         Self: 'a;
 }
 
-/// What a path keeps beside a connection, from turn to turn. It is dropped after the connection.
+/// State that a path keeps for a connection between turns, such as a queue pair. The connection is closed before it is dropped.
 pub(crate) type Beside = Option<Box<dyn Any + Send>>;
 
 /// How a turn went that was prepared for a path.

@@ -17,7 +17,7 @@ impl Rdma {
     /// for by name.
     ///
     /// # Errors
-    /// When RDMA, or a device, was named and can't be used.
+    /// When RDMA, or a device, was named and can't be used. Devices that are named for transports without RDMA are not opened.
     pub fn for_process(
         transports: Transports,
         devices: &RdmaDevices,

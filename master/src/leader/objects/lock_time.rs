@@ -1,6 +1,6 @@
 //! Time for which the largest calls hold the index's lock, as entries that wait to be applied meet it.
 //!
-//! `cargo test --release -p mc-master --lib lock_time -- --ignored --nocapture` prints it.
+//! `cargo test --release -p mc-master --lib lock_time -- --nocapture` prints it.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,6 @@ fn a_call_is_described_in_slices_and_each_group_is_looked_up_once() {
 }
 
 #[test]
-#[ignore = "prints figures"]
 fn the_largest_calls() {
     let (mut index, members) = with_groups(STORES);
     let open = keys("open", OPEN_PUTS);

@@ -4,6 +4,7 @@
 mod clearing;
 mod codec;
 mod determinism;
+mod golden;
 mod groups;
 mod model;
 mod scenarios;

@@ -39,6 +39,7 @@ unsafe extern "C" {
     fn getpid() -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
     fn pause() -> c_int;
+    fn readlink(path: *const c_char, into: *mut c_char, len: usize) -> isize;
     fn syscall(number: c_long, ...) -> c_long;
 }
 
@@ -205,11 +206,36 @@ pub(super) fn make_folder(path: *const c_char, real: impl FnOnce() -> c_int) -> 
     made
 }
 
+/// Returns whether the path of a file or folder has the bytes in it that the page names, if it names any.
+fn is_below_the_lie(fd: c_int) -> bool {
+    let mut wanted = [0; 8 * page::LIE_PATH_WORDS];
+    for (n, bytes) in wanted.chunks_exact_mut(8).enumerate() {
+        bytes.copy_from_slice(&word(page::LIE_PATH + n).to_le_bytes());
+    }
+    let wanted = wanted.split(|byte| *byte == 0).next().unwrap_or_default();
+    if wanted.is_empty() {
+        return true;
+    }
+    // "/proc/self/fd/" and the number, its digits from the last to the first, without an allocation.
+    let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let digits = fd.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut rest = fd;
+    for digit in link[14..14 + digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let mut path = [0u8; 4096];
+    let len = unsafe { readlink(link.as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
+    let path = usize::try_from(len).map_or(&[][..], |len| &path[..len]);
+    path.windows(wanted.len()).any(|part| part == wanted)
+}
+
 /// Makes a file, or the names in a folder, durable; or says so and does not, as the page asks.
 pub(super) fn sync(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
     static SYNCS: AtomicU64 = AtomicU64::new(0);
     let Some((notes, inode)) = begin(fd, true) else { return real() };
-    if word(if inode.is_folder { page::LIE_ON_FOLDERS } else { page::LIE_ON_FILES }) != 0 {
+    let lies = word(if inode.is_folder { page::LIE_ON_FOLDERS } else { page::LIE_ON_FILES }) != 0;
+    if lies && is_below_the_lie(fd) {
         return 0;
     }
     let sync = SYNCS.fetch_add(1, Ordering::Relaxed);

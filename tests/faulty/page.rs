@@ -34,6 +34,10 @@ pub(super) const LOOKUP_STUCK: usize = 12;
 pub(super) const ROUTES: usize = 16;
 /// Pairs that fit.
 pub(super) const MAX_ROUTES: usize = 64;
+/// Syncs lie only where the path has these bytes in it, which end with a 0.
+pub(super) const LIE_PATH: usize = 256;
+/// Words that they have room in, the 0 included.
+pub(super) const LIE_PATH_WORDS: usize = 8;
 
 /// The journal: records of four words (kind, inode, value, bytes that follow) and those bytes.
 pub(crate) mod record {

@@ -72,8 +72,14 @@ impl Faulty {
         self.get(page::CALLS)
     }
 
-    /// Makes syncs of a process with a journal lie from now on.
-    pub fn lie(&self, lie: Lie) {
+    /// Makes syncs of a process with a journal lie from now on: all of that kind whose path has `part` in it.
+    pub fn lie(&self, lie: Lie, part: &str) {
+        assert!(part.len() < 8 * page::LIE_PATH_WORDS, "{part} does not fit");
+        let mut bytes = [0; 8 * page::LIE_PATH_WORDS];
+        bytes[..part.len()].copy_from_slice(part.as_bytes());
+        for (n, word) in bytes.chunks_exact(8).enumerate() {
+            self.set(page::LIE_PATH + n, u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        }
         self.set(if lie == Lie::Files { page::LIE_ON_FILES } else { page::LIE_ON_FOLDERS }, 1);
     }
 

@@ -111,7 +111,7 @@ async fn a_get_session_outlives_its_leader_and_keeps_its_lease_until_it_is_dropp
 
 #[tokio::test]
 async fn a_get_session_never_reads_another_version() {
-    let cluster = Cluster::builder().masters(1).segment("16mb").master_args(SHORT_LEASE).start().await;
+    let cluster = Cluster::builder().masters(1).segment("18mb").master_args(SHORT_LEASE).start().await;
     let client = cluster.client().await;
     let (old, new) = (value("k", 1, SIZE), value("k", 2, SIZE));
     let upsert = PutOptions::default().with_mode(PutMode::Upsert);
@@ -121,10 +121,16 @@ async fn a_get_session_never_reads_another_version() {
     let (replaced, removed) = (open(&client, "replaced").await, open(&client, "removed").await);
     assert_eq!(client.put_with("replaced", &new, &upsert).await.unwrap(), Put::Stored);
     assert!(client.remove("removed", true).await.unwrap());
-    // Others get the room of the old versions at once: the pool has no other.
+    // Others get the room of the old versions once it is no longer held for their readers: the pool has five places.
+    until("the room of the old versions is free", async || {
+        cluster.metric(0, "mc_pool_held_bytes").await == Some(0.0)
+    })
+    .await;
     for n in 0..4 {
-        client.put_with(format!("other-{n}"), &value("other", n, SIZE), &upsert).await.ok();
+        let put = client.put_with(format!("other-{n}"), &value("other", n, SIZE), &upsert).await;
+        assert_eq!(put.unwrap(), Put::Stored);
     }
+    assert_eq!(cluster.metric_sum(0, "mc_evicted_objects_total").await, 0.0, "another object made room");
     for (session, code) in [(&replaced, Code::VersionChanged), (&removed, Code::ObjectNotFound)] {
         let failed = eventually("the session fails", async || match session.read(layer(7)).await {
             Ok(bytes) => {

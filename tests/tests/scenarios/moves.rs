@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use mc_client::Put;
 use mc_process::http::request;
 use mc_tests::{Cluster, Faults, Workload, http_get, until};
 
@@ -94,11 +95,24 @@ async fn a_cluster_whose_masters_all_have_moved_goes_on_with_its_stores() {
     until("all masters know the new addresses", async || all_know_all(&cluster).await).await;
 
     // Nothing has told the store where they went. It is told while it runs, and keeps its memory.
+    let epoch = of_store(&cluster, "epoch").await;
     let list = (0..3).map(|n| cluster.master_address(n)).collect::<Vec<_>>().join(",");
     let (code, said) =
         request("PUT", cluster.store_http(0), &format!("/masters?list={list}")).await.expect("an answer");
     assert_eq!(code, 200, "{said}");
     cluster.ready().await;
+    assert_eq!(of_store(&cluster, "epoch").await, epoch, "the memory is the same");
     let client = cluster.client().await;
     assert_eq!(client.get("k").await.unwrap().as_deref(), Some(&b"value"[..]));
+    // They go on with what was there before, also through the next failover.
+    let leader = cluster.leader().await;
+    cluster.masters[leader].kill9();
+    until("a put is taken by the next leader", async || {
+        matches!(client.put("after the moves", b"value").await, Ok(Put::Stored | Put::AlreadyExists))
+    })
+    .await;
+    until("what was there before is read", async || {
+        client.get("k").await.is_ok_and(|value| value.as_deref() == Some(&b"value"[..]))
+    })
+    .await;
 }

@@ -31,10 +31,11 @@ async fn pause(round: &Round<'_>, masters: &[usize], span: Duration) {
     }
 }
 
-/// It may be voted out, or not. If it is, its lease was over by then, and it answers nothing more.
+/// As long as the voters' promise: nobody has been elected yet, and none of what it was asked meanwhile is refused for good. On a
+/// machine that stood still it may have been voted out, and then it answers nothing more.
 #[tokio::test]
 async fn pause_leader_300ms() {
-    Row::new(FOR_SHORT, "leader")
+    Row::new(FOR_SHORT, "leader, which leads on")
         .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             let over = Instant::now() + SHORT;
@@ -44,9 +45,35 @@ async fn pause_leader_300ms() {
             let elected = timeout_at(over, round.another_leads(leader)).await.ok();
             sleep_until(over).await;
             round.cluster.masters[leader].resume();
+            let resumed = Instant::now();
             if let Some(led) = elected {
+                round.claim(false, "nobody is elected before the promise to the leader has ended");
                 witness.stays_unanswered(&ALL, led).await;
+            } else {
+                until("it answers again, or another one leads", async || {
+                    witness.has_read_since(resumed)
+                        || round.cluster.find_leader().await.is_some_and(|now| now != leader)
+                })
+                .await;
+                round.claim(round.leads_on().await, "the leader leads on");
             }
+        })
+        .await;
+}
+
+/// It goes on as soon as another one leads, so that no lease can be fresher: its own was good when it was stopped, and it has looked at no
+/// clock since.
+#[tokio::test]
+async fn pause_leader_until_another_leads() {
+    Row::new("SIGSTOP until another master leads", "leader")
+        .run_at(Who::Leader, async |round, leader| {
+            let witness = Witness::of(round.cluster, leader).await;
+            round.cluster.masters[leader].pause().await;
+            round.hit().await;
+            let led = round.another_leads(leader).await;
+            round.cluster.masters[leader].resume();
+            round.struck();
+            witness.stays_unanswered(&ALL, led).await;
         })
         .await;
 }

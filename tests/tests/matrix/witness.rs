@@ -156,6 +156,11 @@ impl Witness {
         self.count(|asked| asked.sent > since && asked.heard == Heard::Refusal) > 0
     }
 
+    /// Waits until it has been asked for a while since then.
+    pub(crate) async fn was_asked_since(&self, since: Instant) {
+        until("it is asked", async || self.count(|asked| asked.sent > since) >= ENOUGH * ALL.len()).await;
+    }
+
     /// Waits until it has been asked for a while since then, and fails if any of that was answered. To be called while it
     /// cannot have become a leader again.
     pub(crate) async fn stays_unanswered(&self, calls: &[Call], since: Instant) {

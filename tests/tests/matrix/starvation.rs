@@ -86,6 +86,8 @@ async fn no_processor() {
         .await;
 }
 
+/// A flood lasts twice as long as a row may be without service, so that a leader that serves nobody meanwhile fails it.
+const FLOOD: Duration = Duration::from_secs(10);
 /// Descriptors of a leader that is flooded.
 const FEW: u64 = 64;
 
@@ -157,6 +159,7 @@ async fn idle_connections() {
             }
             round.hit().await;
             round.struck();
+            tokio::time::sleep(FLOOD).await;
             round.running.acknowledged(50).await;
             until("the leader's HTTP port answers", async || {
                 let answer = http_get(round.cluster.master_http(leader), "/livez").await;
@@ -181,6 +184,7 @@ async fn trickling_headers() {
             flood.closed(300).await;
             round.hit().await;
             round.struck();
+            tokio::time::sleep(FLOOD).await;
             round.running.acknowledged(50).await;
             let leads = round.cluster.status(leader).await.is_some_and(|status| status.role == "leader");
             round.claim(leads, "the leader leads on");

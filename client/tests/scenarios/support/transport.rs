@@ -104,6 +104,10 @@ impl Transport for FakeTransport {
                 let checksum = super::checksum(&bytes);
                 let mut world = self.0.lock();
                 if world.sealed.contains(&(peer.store, offset)) {
+                    // One that comes again, because its answer was lost, is acknowledged and not written.
+                    if seal == Seal::Yes {
+                        return Ok(checksum);
+                    }
                     let reason = "the range is sealed".to_owned();
                     return Err(TransferError::Refused { store: peer.store, reason });
                 }

@@ -262,6 +262,8 @@ impl Master for Fake {
         let request = request.into_inner();
         let mut agreed = self.as_leader(request.caller.as_ref())?;
         let epoch = SegmentEpoch::from_bytes(&request.epoch).unwrap();
+        agreed.mounted.remove(&epoch);
+        agreed.dead.insert(epoch);
         agreed.events.push(Event::Unmount { master: self.place, epoch });
         Ok(Response::new(v1::UnmountStoreReply {}))
     }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
+use mc_index::count_work;
 
 /// Number of parts of a table with more than a few items.
 const PARTS: usize = 256;
@@ -36,11 +37,13 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
+        count_work(1);
         self.parts.get(self.part(hash))?.find(hash, is_it)
     }
 
     /// Removes an item and returns it.
     pub(crate) fn take(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        count_work(1);
         let part = self.part(hash);
         let entry = self.parts.get_mut(part)?.find_entry(hash, is_it).ok()?;
         Some(entry.remove().0)
@@ -96,6 +99,7 @@ impl<T> Chunks<T> {
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
+        count_work(1);
         let at = at.checked_add(self.removed)?;
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }

@@ -8,7 +8,7 @@
 //! All containers are copy-on-write in small pieces, so a clone is cheap and can be written as a snapshot
 //! ([`State::write_snapshot`]) on another thread while entries are applied.
 //!
-//! Each room uses the ones before it: `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
+//! Each room uses the ones before it: `work`, `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
 //! `groups` and `key_values`, and `state`, which owns them; `query`; `apply`; `snapshot`.
 
 pub mod alloc;
@@ -31,6 +31,7 @@ mod snapshot;
 mod state;
 mod stores;
 mod tenants;
+mod work;
 
 pub use apply::{RESCUE_GAP, allocation_order, known_from};
 pub use command::{
@@ -47,3 +48,7 @@ pub use query::{
 pub use snapshot::SnapshotError;
 pub use state::State;
 pub use tenants::{Share, TenantUsage};
+pub use work::count_work;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use work::steps_of;

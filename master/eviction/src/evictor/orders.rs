@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-use mc_index::TenantName;
+use mc_index::{TenantName, count_work};
 use smallvec::SmallVec;
 
 use super::Tracked;
@@ -134,7 +134,7 @@ impl Orders {
 
     /// Tenants with an order of their own.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &TenantName> {
-        self.by_tenant.keys()
+        self.by_tenant.keys().inspect(|_| count_work(1))
     }
 
     /// Returns the order of a tenant, if it has one of its own.
@@ -208,7 +208,7 @@ impl Orders {
 
     /// Orders with units aside.
     pub(super) fn with_aside(&self) -> impl Iterator<Item = usize> {
-        self.with_aside.iter().copied()
+        self.with_aside.iter().copied().inspect(|_| count_work(1))
     }
 
     /// Returns the order with hard-pinned units that comes after another one, in turn.
@@ -248,6 +248,7 @@ impl Orders {
     }
 
     fn rank(&mut self, order: usize) {
+        count_work(1);
         let policy = &self.all[order].policy;
         let now = Contribution {
             ranks: [policy.candidate_of(VictimQueue::ByShare), policy.soft_candidate()].map(|candidate| {

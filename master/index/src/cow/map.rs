@@ -1,5 +1,7 @@
 use triomphe::Arc;
 
+use crate::work::count_work;
+
 /// Maximum number of entries in a leaf: small, because the first write after a clone copies a leaf.
 const LEAF_MAX: usize = 32;
 /// Maximum number of children of an inner node: smaller still, because copying the node increments the reference count
@@ -55,6 +57,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        count_work(1);
         let mut node = &*self.root;
         loop {
             match node {
@@ -69,6 +72,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
 
     /// Returns the value of `key`. It copies the path to the key where it is shared, so call it for keys that exist.
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        count_work(1);
         let mut node = Arc::make_mut(&mut self.root);
         loop {
             match node {
@@ -90,6 +94,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
 
     /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        count_work(1);
         let (old, right) = Arc::make_mut(&mut self.root).insert(key, value);
         if let Some((bound, right)) = right {
             let left = std::mem::replace(&mut self.root, Arc::new(Node::Inner(Vec::with_capacity(2))));
@@ -120,20 +125,24 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
     }
 
     pub(crate) fn first(&self) -> Option<(&K, &V)> {
+        count_work(1);
         self.root.first()
     }
 
     pub(crate) fn last(&self) -> Option<(&K, &V)> {
+        count_work(1);
         self.root.last()
     }
 
     /// Returns the first entry whose key is `key` or above.
     pub(crate) fn at_or_after(&self, key: &K) -> Option<(&K, &V)> {
+        count_work(1);
         self.root.at_or_after(key)
     }
 
     /// Returns the last entry whose key is `key` or below.
     pub(crate) fn at_or_before(&self, key: &K) -> Option<(&K, &V)> {
+        count_work(1);
         self.root.at_or_before(key)
     }
 
@@ -326,6 +335,7 @@ impl<'a, K, V> Iterator for Iter<'a, K, V> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some((key, value)) = self.leaf.next() {
+                count_work(1);
                 return Some((key, value));
             }
             match self.path.last_mut()?.next() {

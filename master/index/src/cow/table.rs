@@ -1,5 +1,7 @@
 use triomphe::Arc;
 
+use crate::work::count_work;
+
 const MIDDLE: usize = 128;
 /// Slots in a row: few, because the first write to a row after a clone increments the reference counts of its slots.
 const BOTTOM: usize = 16;
@@ -19,6 +21,7 @@ type Bottom<T> = [Arc<T>; BOTTOM];
 
 impl<T, const TOP: usize> Clone for CowTable<T, TOP> {
     fn clone(&self) -> Self {
+        count_work(TOP);
         Self { rows: self.rows.clone(), blank: self.blank.clone() }
     }
 }
@@ -46,11 +49,13 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
     }
 
     pub(crate) fn get(&self, slot: u32) -> &T {
+        count_work(1);
         let [top, middle, bottom] = places::<TOP>(slot);
         &self.rows[top][middle][bottom]
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
+        count_work(1);
         let [top, middle, bottom] = places::<TOP>(slot);
         let row = &mut Arc::make_mut(&mut self.rows[top])[middle];
         if Arc::strong_count(row) > 1 {
@@ -74,7 +79,7 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
         let rows = rows.flat_map(|(row, at): (_, u32)| row.iter().zip((at..).step_by(BOTTOM)));
         let written = rows.filter(|(row, _)| !Arc::ptr_eq(row, &self.blank[0]));
         let slots = written.flat_map(|(row, at)| (at..).zip(row.iter().map(|slot| &**slot)));
-        slots.skip_while(move |(at, _)| *at < first)
+        slots.skip_while(move |(at, _)| *at < first).inspect(|_| count_work(1))
     }
 }
 

@@ -3,6 +3,7 @@ use mc_types::PutId;
 use crate::command::Pin;
 use crate::key::{GroupId, IndexKey, KeyHash};
 use crate::objects::{Object, Replica};
+use crate::work::count_work;
 
 /// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///
@@ -155,6 +156,7 @@ impl<'a> ObjectRef<'a> {
 
 impl Shard {
     fn read(&self, slot: Slot) -> ObjectRef<'_> {
+        count_work(1);
         ObjectRef::read(self.records.get(slot.at as usize..).unwrap_or_default())
     }
 

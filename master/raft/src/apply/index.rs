@@ -5,6 +5,8 @@ use mc_index::{Change, Command, ReadPolicy, Response, State};
 use mc_log::{LogId, StoredMembership};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::holds::Holds;
+
 /// The index, and the last log entry that was applied to it. They change together.
 #[derive(Clone, Debug)]
 pub struct Applied {
@@ -28,6 +30,7 @@ struct IndexInner {
     by_lease: AtomicBool,
     /// Changes that the follower has not taken yet.
     changes: Mutex<RecordedChanges>,
+    holds: Holds,
 }
 
 /// Changes of the objects since the follower took them last.
@@ -64,7 +67,8 @@ impl RecordedChanges {
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
         let by_lease = AtomicBool::new(reads_by_lease(&applied));
-        Self(Arc::new(IndexInner { applied: RwLock::new(applied), by_lease, changes: Mutex::default() }))
+        let (applied, changes) = (RwLock::new(applied), Mutex::default());
+        Self(Arc::new(IndexInner { applied, by_lease, changes, holds: Holds::default() }))
     }
 
     /// Begins to record changes of the objects, and returns the index before the first of them. There is one follower:
@@ -72,9 +76,10 @@ impl SharedIndex {
     #[must_use]
     pub fn follow(&self) -> State {
         // Entries are applied under the write lock, so none comes between the copy and the record.
-        let applied = self.0.applied.read();
-        *self.0.changes.lock() = RecordedChanges { followed: true, ..RecordedChanges::default() };
-        applied.state.clone()
+        self.read(|applied| {
+            *self.0.changes.lock() = RecordedChanges { followed: true, ..RecordedChanges::default() };
+            applied.state.clone()
+        })
     }
 
     /// Ends the record of changes.
@@ -110,8 +115,25 @@ impl SharedIndex {
     }
 
     /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
+    #[track_caller]
     pub fn read<R>(&self, read: impl FnOnce(&Applied) -> R) -> R {
-        read(&self.0.applied.read())
+        let applied = self.0.applied.read();
+        self.0.holds.count(|| read(&applied))
+    }
+
+    /// Returns for each place in the code the most work of one hold since the last call.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn holds(&self) -> super::holds::WorkOfHolds {
+        self.0.holds.take()
+    }
+
+    /// Replaces the index by another one, as a snapshot does.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn set_state(&self, state: State) {
+        self.change(|applied| applied.state = state);
+        self.record_gap();
     }
 
     /// The read policy as of the last entry that was applied.
@@ -133,16 +155,18 @@ impl SharedIndex {
     }
 
     /// Changes the index. A new read policy is in force before any reader can see the change.
+    #[track_caller]
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
         self.change_locked(self.write(), change)
     }
 
+    #[track_caller]
     pub(crate) fn change_locked<R>(
         &self,
         mut applied: RwLockWriteGuard<'_, Applied>,
         change: impl FnOnce(&mut Applied) -> R,
     ) -> R {
-        let result = change(&mut applied);
+        let result = self.0.holds.count(|| change(&mut applied));
         self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
         result
     }

@@ -107,6 +107,7 @@ impl Coordinator {
     }
 
     /// Passes the index, as far as it is applied here, to `look`. The lock is not recursive: `look` must not read it again.
+    #[track_caller]
     pub(crate) fn read<R>(&self, look: impl FnOnce(&Applied) -> R) -> R {
         self.index.read(look)
     }

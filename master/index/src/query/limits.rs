@@ -3,6 +3,7 @@
 use crate::command::{Quota, TenantPolicy};
 use crate::key::TenantName;
 use crate::state::State;
+use crate::stores::SpaceUsage;
 use crate::tenants::TenantUsage;
 
 /// Memory of an object besides its record: its slot, its entries in the segments' lists, and unused space in the
@@ -33,7 +34,7 @@ impl State {
     #[must_use]
     pub fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
         let limit = self.settings.hard_pin_limit;
-        let (capacity, pinned) = (self.segments.capacity(), self.segments.pinned());
+        let SpaceUsage { capacity, pinned, .. } = self.segments.total();
         let name = TenantName::new(tenant.as_bytes());
         let Quota { bytes: quota, .. } = self.quota(&name);
         let own = self.tenants.usage(&name).all().pinned;

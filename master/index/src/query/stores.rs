@@ -2,7 +2,7 @@ use mc_types::{ClusterTime, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
 
 use crate::command::{Endpoint, PlacedReplica};
 use crate::state::State;
-use crate::stores::Mounted;
+use crate::stores::{Mounted, Space, SpaceUsage};
 
 /// Bytes of mounted stores by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,20 +68,13 @@ impl State {
     /// Sums up the bytes of the mounted stores that are not in `without`, which is sorted.
     #[must_use]
     pub fn usage(&self, without: &[StoreId]) -> Usage {
-        let mut usage = Usage::default();
-        for (store, known) in self.stores.iter() {
-            let Some(mounted) = &known.mounted else { continue };
-            if without.binary_search(&store).is_ok() {
-                continue;
-            }
-            for space in mounted.numbers().filter_map(|number| self.segments.space(number)) {
-                usage.capacity += space.alloc.capacity();
-                usage.live += space.alloc.used().saturating_sub(space.held_bytes);
-                usage.held += space.held_bytes;
-                usage.pinned += space.pinned_bytes;
-            }
+        let mut usage = self.segments.total();
+        let others = without.iter().filter_map(|store| self.stores.mounted(*store));
+        for number in others.flat_map(Mounted::numbers) {
+            usage.subtract(self.segments.space(number).map_or_else(SpaceUsage::default, Space::usage));
         }
-        usage
+        let SpaceUsage { capacity, used, held, pinned } = usage;
+        Usage { capacity, live: used.saturating_sub(held), held, pinned }
     }
 
     /// Lists the mounted stores, by id.

@@ -239,8 +239,8 @@ impl Restore {
 
     /// Claims an allocation for its owner; does nothing when the segment is not live.
     fn claim(&mut self, segment: u32, offset: u64, len: u64) -> Checked {
-        match self.state.segments.space_mut(segment) {
-            Some(space) => space.alloc.claim(offset, len).map_err(|err| err.to_string()),
+        match self.state.segments.change(segment, |space| space.alloc.claim(offset, len)) {
+            Some(claimed) => claimed.map_err(|err| err.to_string()),
             None => Ok(()),
         }
     }

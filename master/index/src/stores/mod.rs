@@ -11,7 +11,7 @@ use triomphe::Arc;
 use crate::command::MountStore;
 use crate::cow::CowMap;
 
-pub(crate) use segment::Segment;
+pub(crate) use segment::{Segment, Space, SpaceUsage};
 pub(crate) use segments::Segments;
 
 /// Maximum number of ended epochs that are remembered for each store.

@@ -29,6 +29,44 @@ pub(crate) struct Space {
     pub(crate) pinned_bytes: u64,
 }
 
+/// Bytes of one live segment, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpaceUsage {
+    /// Bytes that can be allocated.
+    pub(crate) capacity: u64,
+    /// Bytes allocated, held ones included.
+    pub(crate) used: u64,
+    pub(crate) held: u64,
+    pub(crate) pinned: u64,
+}
+
+impl SpaceUsage {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.capacity += other.capacity;
+        self.used += other.used;
+        self.held += other.held;
+        self.pinned += other.pinned;
+    }
+
+    pub(crate) fn subtract(&mut self, other: Self) {
+        self.capacity -= other.capacity;
+        self.used -= other.used;
+        self.held -= other.held;
+        self.pinned -= other.pinned;
+    }
+}
+
+impl Space {
+    pub(crate) fn usage(&self) -> SpaceUsage {
+        SpaceUsage {
+            capacity: self.alloc.capacity(),
+            used: self.alloc.used(),
+            held: self.held_bytes,
+            pinned: self.pinned_bytes,
+        }
+    }
+}
+
 impl Segment {
     pub(crate) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
         let space =

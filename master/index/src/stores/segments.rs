@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use mc_types::ClusterTime;
 
-use super::segment::{Segment, Space};
+use super::segment::{Segment, Space, SpaceUsage};
 use crate::alloc::allocated;
 use crate::command::Pin;
 use crate::cow::CowMap;
@@ -17,10 +17,8 @@ pub(crate) struct Segments {
     dropped: CowMap<u32, ()>,
     /// Earliest reuse time of held bytes, for each live segment that holds some.
     earliest_held: CowMap<(ClusterTime, u32), ()>,
-    /// Bytes of the live segments that can be allocated.
-    capacity: u64,
-    /// Bytes in live segments that hard-pinned replicas take.
-    pinned: u64,
+    /// Sum of the live segments.
+    total: SpaceUsage,
 }
 
 impl Segments {
@@ -30,8 +28,7 @@ impl Segments {
             next: 0,
             dropped: CowMap::new(),
             earliest_held: CowMap::new(),
-            capacity: 0,
-            pinned: 0,
+            total: SpaceUsage::default(),
         }
     }
 
@@ -48,18 +45,13 @@ impl Segments {
     }
 
     fn insert(&mut self, number: u32, segment: Segment) {
-        self.capacity += segment.space.as_ref().map_or(0, |space| space.alloc.capacity());
+        self.total.add(segment.space.as_ref().map_or_else(SpaceUsage::default, Space::usage));
         self.by_number.insert(number, segment);
     }
 
-    /// Bytes of the live segments that can be allocated.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Bytes in live segments that hard-pinned replicas take.
-    pub(crate) fn pinned(&self) -> u64 {
-        self.pinned
+    /// Bytes of all live segments together.
+    pub(crate) fn total(&self) -> SpaceUsage {
+        self.total
     }
 
     pub(crate) fn next(&self) -> u32 {
@@ -82,8 +74,13 @@ impl Segments {
         self.get(number)?.space.as_ref()
     }
 
-    pub(crate) fn space_mut(&mut self, number: u32) -> Option<&mut Space> {
-        self.by_number.get_mut(&number)?.space.as_mut()
+    /// Changes the space of a live segment.
+    pub(crate) fn change<R>(&mut self, number: u32, change: impl FnOnce(&mut Space) -> R) -> Option<R> {
+        let space = self.by_number.get_mut(&number)?.space.as_mut()?;
+        self.total.subtract(space.usage());
+        let result = change(space);
+        self.total.add(space.usage());
+        Some(result)
     }
 
     /// Adds segments under consecutive numbers and returns these; `None` is a segment that was unmounted before, and
@@ -104,8 +101,7 @@ impl Segments {
     pub(crate) fn drop_segment(&mut self, number: u32) {
         let Some(segment) = self.by_number.get_mut(&number) else { return };
         let Some(space) = segment.space.take() else { return };
-        self.capacity -= space.alloc.capacity();
-        self.pinned -= space.pinned_bytes;
+        self.total.subtract(space.usage());
         if let Some((&(time, _), _)) = space.held.first() {
             self.earliest_held.remove(&(time, number));
         }
@@ -145,61 +141,58 @@ impl Segments {
     }
 
     pub(crate) fn alloc(&mut self, number: u32, len: u64) -> Option<u64> {
-        self.space_mut(number)?.alloc.alloc(len)
+        self.change(number, |space| space.alloc.alloc(len))?
     }
 
     /// Frees bytes; does nothing when the segment is gone.
     pub(crate) fn free(&mut self, number: u32, offset: u64, len: u64) {
-        if let Some(space) = self.space_mut(number) {
-            space.alloc.free(offset, len);
-        }
+        self.change(number, |space| space.alloc.free(offset, len));
     }
 
     /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is
     /// gone.
     pub(crate) fn pin(&mut self, number: u32, len: u64, pin: Pin) {
-        if pin.is_hard()
-            && let Some(space) = self.space_mut(number)
-        {
-            space.pinned_bytes += allocated(len);
-            self.pinned += allocated(len);
+        if pin.is_hard() {
+            self.change(number, |space| space.pinned_bytes += allocated(len));
         }
     }
 
     /// Stops counting the bytes of a replica as hard-pinned; the counterpart of [`Self::pin`].
     pub(crate) fn unpin(&mut self, number: u32, len: u64, pin: Pin) {
-        if pin.is_hard()
-            && let Some(space) = self.space_mut(number)
-        {
-            space.pinned_bytes -= allocated(len);
-            self.pinned -= allocated(len);
+        if pin.is_hard() {
+            self.change(number, |space| space.pinned_bytes -= allocated(len));
         }
     }
 
     /// Keeps bytes from being reused until `until`.
     pub(crate) fn hold(&mut self, number: u32, offset: u64, len: u64, until: ClusterTime) {
-        let Some(space) = self.space_mut(number) else { return };
-        let before = first_of(space);
-        if space.held.insert((until, offset), len).is_none() {
-            space.held_bytes += allocated(len);
-        }
-        let after = first_of(space);
-        self.note_earliest(number, before, after);
+        let earliest = self.change(number, |space| {
+            let before = first_of(space);
+            if space.held.insert((until, offset), len).is_none() {
+                space.held_bytes += allocated(len);
+            }
+            (before, first_of(space))
+        });
+        self.note_earliest(number, earliest);
     }
 
     /// Frees the held bytes of a segment that have the earliest reuse time.
     pub(crate) fn release_first(&mut self, number: u32) {
-        let Some(space) = self.space_mut(number) else { return };
-        let Some((&key, &len)) = space.held.first() else { return };
-        space.held.remove(&key);
-        space.held_bytes -= allocated(len);
-        space.alloc.free(key.1, len);
-        let after = first_of(space);
-        self.note_earliest(number, Some(key.0), after);
+        let earliest = self.change(number, |space| {
+            let (&key, &len) = space.held.first()?;
+            space.held.remove(&key);
+            space.held_bytes -= allocated(len);
+            space.alloc.free(key.1, len);
+            Some((Some(key.0), first_of(space)))
+        });
+        self.note_earliest(number, earliest.flatten());
     }
 
-    fn note_earliest(&mut self, number: u32, before: Option<ClusterTime>, after: Option<ClusterTime>) {
-        if before != after {
+    /// Notes the earliest reuse time of a segment's held bytes before a change and after it.
+    fn note_earliest(&mut self, number: u32, change: Option<(Option<ClusterTime>, Option<ClusterTime>)>) {
+        if let Some((before, after)) = change
+            && before != after
+        {
             if let Some(time) = before {
                 self.earliest_held.remove(&(time, number));
             }

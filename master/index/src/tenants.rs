@@ -121,6 +121,11 @@ impl Tenants {
         self.by_name.iter()
     }
 
+    /// Lists the tenants from a name on.
+    pub(crate) fn iter_from(&self, name: TenantName) -> impl Iterator<Item = (&TenantName, &Tenant)> {
+        self.by_name.iter_from(&name)
+    }
+
     /// Number of tenants that are known.
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()

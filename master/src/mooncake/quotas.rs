@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
-use mc_index::{Quota, TenantName, TenantView};
+use mc_index::{Quota, TenantName};
 use mc_types::{Code, MAX_TENANT_LEN};
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ async fn find(services: &Services, tenant: &str) -> Result<Option<TenantState>, 
     services.coordinator.lead().await?;
     let name = TenantName::new(index_name(tenant).as_bytes());
     Ok(services.coordinator.read(|applied| {
-        let found = applied.state.tenants().find(|view: &TenantView| view.name == name);
+        let found = applied.state.tenants_from(name).next().filter(|view| view.name == name);
         found.map(|view| TenantState { view, quota: applied.state.quota(&name) })
     }))
 }

@@ -151,6 +151,25 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
         iter.descend(&self.root);
         iter
     }
+
+    /// Iterates over the entries from the first whose key is `key` or above.
+    pub(crate) fn iter_from(&self, key: &K) -> Iter<'_, K, V> {
+        let mut iter = Iter { path: Vec::new(), leaf: [].iter() };
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    iter.leaf = entries[entries.partition_point(|(k, _)| k < key)..].iter();
+                    return iter;
+                }
+                Node::Inner(children) => {
+                    let at = child_of(children, key);
+                    iter.path.push(children[at + 1..].iter());
+                    node = &children[at].1;
+                }
+            }
+        }
+    }
 }
 
 /// Returns the index of the child under which `key` belongs.
@@ -392,6 +411,7 @@ mod tests {
                     Step::Remove(k) => {
                         prop_assert_eq!(map.remove(&k), model.remove(&k));
                         prop_assert_eq!(map.at_or_after(&k), model.range(k..).next());
+                        prop_assert!(map.iter_from(&k).eq(model.range(k..)));
                         prop_assert_eq!(map.at_or_before(&k), model.range(..=k).next_back());
                     }
                     Step::RemoveRun(k, n) => {

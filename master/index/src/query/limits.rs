@@ -4,7 +4,7 @@ use crate::command::{Quota, TenantPolicy};
 use crate::key::TenantName;
 use crate::state::State;
 use crate::stores::SpaceUsage;
-use crate::tenants::TenantUsage;
+use crate::tenants::{Tenant, TenantUsage};
 
 /// Memory of an object besides its record: its slot, its entries in the segments' lists, and unused space in the
 /// containers. Measured with `cargo run --release -p mc-index --example apply 1000000`, which prints the resident memory
@@ -27,6 +27,12 @@ pub struct TenantView {
     pub registered: Option<Quota>,
     /// Its objects and puts in the pool.
     pub usage: TenantUsage,
+}
+
+impl TenantView {
+    fn new((&name, tenant): (&TenantName, &Tenant)) -> Self {
+        Self { name, registered: tenant.quota, usage: tenant.usage }
+    }
 }
 
 impl State {
@@ -101,11 +107,12 @@ impl State {
 
     /// Lists the tenants that are registered or have something in the pool, by name.
     pub fn tenants(&self) -> impl Iterator<Item = TenantView> + '_ {
-        self.tenants.iter().map(|(&name, tenant)| TenantView {
-            name,
-            registered: tenant.quota,
-            usage: tenant.usage,
-        })
+        self.tenants.iter().map(TenantView::new)
+    }
+
+    /// Lists those tenants from a name on, which need not be that of one.
+    pub fn tenants_from(&self, name: TenantName) -> impl Iterator<Item = TenantView> + '_ {
+        self.tenants.iter_from(name).map(TenantView::new)
     }
 
     /// Estimate of the memory that the index takes, in bytes. It follows from the objects, puts, groups and tenants alone, so

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mc_index::{Quota, Request, TenantView};
+use mc_index::{Quota, Request, TenantName, TenantView};
 use mc_types::Code;
 
 use crate::leader::term::{Coordinator, Refusal};
@@ -31,8 +31,9 @@ impl Tenants {
         self.coordinator.lead().await?;
         Ok(self.coordinator.read(|applied| {
             let state = &applied.state;
-            let is_after = |view: &TenantView| after.is_none_or(|after| view.name.as_bytes() > after);
-            let mut views = state.tenants().filter(is_after);
+            let from = TenantName::new(after.unwrap_or_default());
+            let is_after = |view: &TenantView| after.is_none_or(|_| view.name > from);
+            let mut views = state.tenants_from(from).filter(is_after);
             let page = views.by_ref().take(limit);
             let page: Vec<_> =
                 page.map(|view| TenantState { view, quota: state.quota(&view.name) }).collect();

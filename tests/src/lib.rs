@@ -5,6 +5,7 @@
 //! - [`Daemon`] is `mc-master` or `mc-store` as an executable of its own.
 //! - [`Workload`] runs clients that do seeded random operations and record each in a [`History`].
 //! - [`checker`] judges a history: per-key linearizability.
+//! - [`service`] judges whether clients were answered at all, and soon enough.
 //! - [`Faults`] fails a run in which a planned fault did not happen.
 //! - [`Faulty`] makes a master's disk and clocks misbehave; [`Links`] does so for the network between masters and from
 //!   clients.
@@ -31,6 +32,7 @@ mod process;
 mod promql;
 mod roll;
 mod scrape;
+pub mod service;
 mod small_disk;
 mod values;
 mod workload;

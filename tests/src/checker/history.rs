@@ -38,6 +38,8 @@ pub enum Outcome {
     LocalValue(Digest),
     /// A get: there is no value.
     Miss,
+    /// A get or an exist without a leader in reach: no value in the client's own cache. It says nothing of the pool.
+    LocalMiss,
     /// An exist: there is a value.
     Present,
     /// An exist: there is none.
@@ -97,7 +99,10 @@ impl Operation {
 
     /// Returns whether its answer tells nothing about the pool: it did nothing there and observed nothing.
     pub(super) fn is_no_news(&self) -> bool {
-        matches!(self.outcome, Outcome::Failed | Outcome::LocalOnly | Outcome::LocalValue(_))
+        matches!(
+            self.outcome,
+            Outcome::Failed | Outcome::LocalOnly | Outcome::LocalValue(_) | Outcome::LocalMiss
+        )
     }
 
     /// Returns whether its answer shows that it changed nothing.

@@ -78,8 +78,7 @@ impl Judged {
             Ok(Some(value)) if !self.cached || self.asked_the_pool(before) => Outcome::Value(digest(&value)),
             Ok(Some(value)) => Outcome::LocalValue(digest(&value)),
             Ok(None) if self.asked_the_pool(before) => Outcome::Miss,
-            // Without a leader, a miss says nothing of the pool.
-            Ok(None) => Outcome::Failed,
+            Ok(None) => Outcome::LocalMiss,
             Err(error) => self.failed(&error),
         };
         self.recorder.record(self.number, key, Action::Get, outcome, start);
@@ -120,6 +119,7 @@ impl Judged {
         let outcome = match self.client.presence(key).await {
             Ok(Presence::Present(_)) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
             Ok(Presence::BeingWritten | Presence::Absent) if self.asked_the_pool(before) => Outcome::Absent,
+            Ok(Presence::BeingWritten | Presence::Absent) => Outcome::LocalMiss,
             Ok(_) => Outcome::Failed,
             Err(error) => self.failed(&error),
         };

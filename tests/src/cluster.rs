@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mc_client::{Builder, Client};
+use mc_client::{Builder, Client, StoreId};
 use mc_proto::v1;
 use tempfile::TempDir;
 
@@ -408,6 +408,11 @@ impl Cluster {
         for address in ask {
             until(format!("{address} is ready"), async || is_ready(&address).await).await;
         }
+    }
+
+    /// Returns the id of a store.
+    pub async fn store_id(&self, store: usize) -> StoreId {
+        self.store_status(store).await["id"].as_str().expect("an id").parse().expect("in hexadecimal")
     }
 
     /// Returns a store's answer at `/status`.

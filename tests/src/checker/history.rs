@@ -92,6 +92,11 @@ impl Operation {
         Self { client: u32::MAX, key: key.to_owned(), action, outcome, start, end }
     }
 
+    /// Makes the operation of the loss of `value` at any time from `start` on, or never: what held it was lost.
+    pub fn loss(key: &str, value: Digest, start: u64) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::eviction(key, value, start, start) }
+    }
+
     /// Returns whether it can change the key's value at all.
     pub(super) fn mutates(&self) -> bool {
         !matches!(self.action, Action::Get | Action::Exist)

@@ -109,11 +109,12 @@ pub fn check(history: &[Operation], losses: Losses) -> Verdict {
     found.next().unwrap_or(Verdict::Linearizable { operations: history.len(), keys: keys.len() })
 }
 
-/// Returns the verdict on each key that no order explains, or whose search was given up.
+/// Returns the verdict on each key that no order explains, or whose search was given up. `losses` says what may have happened to
+/// the values of a key.
 #[must_use]
-pub fn check_all(history: &[Operation], losses: &Losses) -> Vec<Verdict> {
+pub fn check_each(history: &[Operation], losses: impl Fn(&str) -> Losses) -> Vec<Verdict> {
     let keys = by_key(history);
-    keys.iter().filter_map(|(key, operations)| judge(history, key, operations, losses)).collect()
+    keys.iter().filter_map(|(key, operations)| judge(history, key, operations, &losses(key))).collect()
 }
 
 fn by_key(history: &[Operation]) -> BTreeMap<&str, Vec<Operation>> {
@@ -144,8 +145,11 @@ fn judge(history: &[Operation], key: &str, operations: &[Operation], losses: &Lo
     Some(Verdict::Violation(Violation { key: key.to_owned(), why, lost, operations, left_out }))
 }
 
+/// Returns whether an operation that nothing explains shows that a value is gone: a read found none, or a put-if-absent stored.
 fn is_loss(stuck: &Operation, losses: &Losses) -> bool {
-    matches!(stuck.outcome, Outcome::Miss | Outcome::Absent) && *losses != Losses::Allowed
+    let stored_if_absent = matches!(stuck.action, Action::PutIfAbsent(_)) && stuck.outcome == Outcome::Stored;
+    let missed = matches!(stuck.outcome, Outcome::Miss | Outcome::Absent | Outcome::NothingToRemove);
+    (missed || stored_if_absent) && *losses != Losses::Allowed
 }
 
 /// Describes the violation as a person would.

@@ -64,7 +64,7 @@ fn a_put_that_finds_the_key_absent_hides_a_loss_only_while_losses_are_allowed() 
     let hidden =
         [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored), (100, 110, Get, Value(B))];
     check(&history(&hidden), Losses::Within(vec![25..26])).assert_ok();
-    rejected(&hidden, Losses::Within(vec![0..15, 35..200]), "no order", 2);
+    rejected(&hidden, Losses::Within(vec![0..15, 35..200]), "gone", 2);
     // A value that was replaced does not come back, whatever losses are allowed.
     let mut back = hidden.to_vec();
     back.push((120, 130, Get, Value(A)));
@@ -74,7 +74,7 @@ fn a_put_that_finds_the_key_absent_hides_a_loss_only_while_losses_are_allowed() 
 #[test]
 fn a_second_put_that_stores_over_an_acknowledged_one_is_rejected() {
     let twice = [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored)];
-    rejected(&twice, Losses::None, "no order", 2);
+    rejected(&twice, Losses::None, "gone", 2);
     check(&history(&twice), Losses::Allowed).assert_ok();
 }
 

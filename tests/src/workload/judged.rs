@@ -6,7 +6,7 @@ use mc_client::{Client, Error, Mode, Presence, Put, PutMode, PutOptions};
 
 use super::Workload;
 use crate::checker::{Action, Outcome};
-use crate::{Recorder, Seeded, digest, until, value};
+use crate::{Recorder, Seeded, digest, value};
 
 /// The first few errors, for the reader of a failed test.
 pub(super) type Errors = Arc<Mutex<Vec<String>>>;
@@ -22,6 +22,13 @@ pub(super) struct Judged {
     pub(super) cached: bool,
 }
 
+/// Keys of which a read got no value.
+#[derive(Default)]
+pub(super) struct Unread {
+    pub(super) missed: BTreeSet<String>,
+    pub(super) failed: BTreeSet<String>,
+}
+
 impl Judged {
     pub(super) async fn run(&self, workload: &Workload, mut random: Seeded, stop: &AtomicBool) {
         let mix = workload.mix;
@@ -35,15 +42,9 @@ impl Judged {
                 drawn = drawn.saturating_sub(*weight);
                 hit
             });
-            let options = |mode| {
-                PutOptions::default()
-                    .with_mode(mode)
-                    .with_deadline(workload.deadlines.put)
-                    .with_preferred(workload.preferred.clone())
-            };
             match kind {
-                Some(0) => self.put(&key, len, &options(PutMode::IfAbsent)).await,
-                Some(1) => self.put(&key, len, &options(PutMode::Upsert)).await,
+                Some(0) => drop(self.put(&key, len, &workload.options(PutMode::IfAbsent)).await),
+                Some(1) => drop(self.put(&key, len, &workload.options(PutMode::Upsert)).await),
                 Some(2) => drop(self.get(&key).await),
                 Some(3) => self.exist(&key).await,
                 _ => self.remove(&key).await,
@@ -54,7 +55,7 @@ impl Judged {
         }
     }
 
-    async fn put(&self, key: &str, len: usize, options: &PutOptions) {
+    pub(super) async fn put(&self, key: &str, len: usize, options: &PutOptions) -> Outcome {
         let value = value(key, self.next_put.fetch_add(1, Ordering::Relaxed), len);
         let action = if options.mode == PutMode::Upsert { Action::Upsert } else { Action::PutIfAbsent };
         let action = action(digest(&value));
@@ -69,9 +70,17 @@ impl Judged {
             Err(error) => self.failed(&error),
         };
         self.recorder.record(self.number, key, action, outcome, start);
+        outcome
     }
 
-    async fn get(&self, key: &str) -> Outcome {
+    /// Records which stores hold a key that is written only once. It stays unknown if no leader says so now.
+    pub(super) async fn find_places(&self, key: &str) {
+        if let Ok(Some(found)) = self.client.describe(key).await {
+            self.recorder.placed(key, found.replicas.iter().map(|replica| replica.store).collect());
+        }
+    }
+
+    pub(super) async fn get(&self, key: &str) -> Outcome {
         let start = self.recorder.now();
         let before = self.reach();
         let outcome = match self.client.get(key).await {
@@ -85,22 +94,17 @@ impl Judged {
         outcome
     }
 
-    /// Reads all `keys`, and returns those that were missed.
-    pub(super) async fn missed_of(&self, keys: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut missed = BTreeSet::new();
+    /// Reads all `keys` once.
+    pub(super) async fn read_all(&self, keys: &BTreeSet<String>) -> Unread {
+        let mut unread = Unread::default();
         for key in keys {
-            let mut last = Outcome::Failed;
-            // Only the last answer counts here; each failed try is in the history as well.
-            until(format!("{key} can be read"), async || {
-                last = self.get(key).await;
-                matches!(last, Outcome::Value(_) | Outcome::Miss)
-            })
-            .await;
-            if last == Outcome::Miss {
-                missed.insert(key.clone());
+            match self.get(key).await {
+                Outcome::Value(_) => {}
+                Outcome::Miss => drop(unread.missed.insert(key.clone())),
+                _ => drop(unread.failed.insert(key.clone())),
             }
         }
-        missed
+        unread
     }
 
     /// Returns whether the masters know an object with one of these keys, wherever its bytes are.

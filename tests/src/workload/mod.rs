@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod judged;
+mod ledger;
 mod mix;
 mod running;
 
@@ -10,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use mc_client::{Builder, StoreId};
+use mc_client::{Builder, PutMode, PutOptions, StoreId};
 use tokio::task::JoinSet;
 
 pub use deadlines::Deadlines;
+pub use ledger::Ledger;
 pub use mix::Mix;
 pub use running::Running;
 
@@ -34,6 +36,7 @@ pub struct Workload {
     preferred: Vec<StoreId>,
     pace: Duration,
     cached: bool,
+    ledger: Ledger,
 }
 
 impl Workload {
@@ -49,6 +52,7 @@ impl Workload {
             preferred: Vec::new(),
             pace: Duration::ZERO,
             cached: false,
+            ledger: Ledger::Read,
         }
     }
 
@@ -99,11 +103,24 @@ impl Workload {
         self
     }
 
+    /// Sets what becomes of the [keys that are written once](Ledger).
+    pub fn ledger(mut self, ledger: Ledger) -> Self {
+        self.ledger = ledger;
+        self
+    }
+
     /// Gives the clients local caches. Without a leader in reach, their answers may then come from there and say
     /// nothing of the pool. Without caches, every value comes from the pool and is judged.
     pub fn cached(mut self) -> Self {
         self.cached = true;
         self
+    }
+
+    fn options(&self, mode: PutMode) -> PutOptions {
+        PutOptions::default()
+            .with_mode(mode)
+            .with_deadline(self.deadlines.put)
+            .with_preferred(self.preferred.clone())
     }
 
     /// Connects the clients and starts them.
@@ -114,7 +131,8 @@ impl Workload {
         let next_put = Arc::new(AtomicU64::new(1));
         let errors = Errors::default();
         let mut clients = JoinSet::new();
-        for number in 0..self.clients {
+        // One more than the clients: the ledger has its own.
+        for number in 0..=self.clients {
             let client = builder.clone().connect().await.expect("settings of a client");
             let one = Judged {
                 number,
@@ -126,7 +144,13 @@ impl Workload {
             };
             let (workload, stop) = (self.clone(), stop.clone());
             let random = Seeded::new(self.seed).part(u64::from(number));
-            clients.spawn(async move { one.run(&workload, random, &stop).await });
+            clients.spawn(async move {
+                if number < workload.clients {
+                    one.run(&workload, random, &stop).await;
+                } else {
+                    workload.ledger.keep(&one, &workload.options(PutMode::IfAbsent), random, &stop).await;
+                }
+            });
         }
         Running { recorder, stop, clients, builder, deadlines: self.deadlines, errors, cached: self.cached }
     }

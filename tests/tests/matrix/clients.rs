@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Deadlines, Link, Links, Workload, until};
 
 use crate::row::{Row, Who};
@@ -16,14 +17,17 @@ const SOON: Deadlines = Deadlines {
     call: Duration::from_secs(1),
 };
 
+/// Clients that were cut off are served again: they look for a leader, and connect.
+const BACK: Service = Service::interrupted(Duration::from_millis(2_500)).once_back();
+
 /// A row whose calls may not take long: [`Row::run`] looks at each.
-pub(crate) fn row(fault: &'static str, role: &'static str) -> Row {
-    Row::new(fault, role).workload(Workload::new(1).pace(Duration::from_millis(2)).deadlines(SOON))
+pub(crate) fn row(fault: &'static str, role: &'static str, service: Service) -> Row {
+    Row::new(fault, role, service).workload(Workload::new(1).pace(Duration::from_millis(2)).deadlines(SOON))
 }
 
 /// No call of a client gets to the leader and its answer back. Calls end within their deadlines, and say so.
 async fn from_leader(fault: &'static str, role: &'static str, cut: impl Fn(&Links, usize)) {
-    row(fault, role)
+    row(fault, role, BACK)
         .run_at(Who::Leader, async |round, leader| {
             cut(round.cluster.links(), leader);
             round.hit().await;
@@ -71,7 +75,7 @@ async fn reset() {
 /// The leader's end is gone and nobody says so: what was connected hears nothing, and is reset much later.
 #[tokio::test]
 async fn half_open() {
-    row("half-open connections", "clients to the leader, reset after 5 s")
+    row("half-open connections", "clients to the leader, reset after 5 s", BACK)
         .run_at(Who::Leader, async |round, leader| {
             let links = round.cluster.links();
             links.between(&[leader], &[links.clients()], Link::Silent);
@@ -87,12 +91,12 @@ async fn half_open() {
         .await;
 }
 
-/// Slow, and it works: puts are acknowledged meanwhile.
+/// Slow, and it works: clients are served meanwhile.
 pub(crate) async fn badly(row: Row, worsen: impl Fn(&Links)) {
     row.run(async |round| {
         worsen(round.cluster.links());
-        tokio::time::sleep(SPELL).await;
-        round.running.acknowledged(5).await;
+        round.spell(SPELL).await;
+        round.all_served().await;
         round.struck_on_links();
         round.cluster.links().heal();
     })
@@ -100,7 +104,12 @@ pub(crate) async fn badly(row: Row, worsen: impl Fn(&Links)) {
 }
 
 async fn badly_to_masters(fault: &'static str, link: Link) {
-    badly(row(fault, "all links between clients and masters"), |links| links.with_clients(link)).await;
+    let row = row(
+        fault,
+        "all links between clients and masters",
+        Service::interrupted(Duration::from_millis(1_000)),
+    );
+    badly(row, |links| links.with_clients(link)).await;
 }
 
 pub(crate) const DELAY: Link =

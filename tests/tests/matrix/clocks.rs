@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Cluster, Link, http_get, report, until};
 use tokio::time::Instant;
 
 use crate::partitions::leader_alone;
-use crate::row::{Row, Who};
+use crate::row::{FAILOVER, Row, Who};
 use crate::witness::Witness;
 
 const HOUR: i64 = 3_600;
+/// All masters are restarted, one after the other, before the partition.
+const SERVICE: Service = FAILOVER.unknown(4, "removes under way");
 /// How long a clock is off: drifting apart takes time.
 const SPELL: Duration = Duration::from_secs(2);
 
@@ -33,17 +36,21 @@ async fn set_off(cluster: &Cluster, by: impl Fn(usize) -> i64) {
 /// has been on both sides of theirs.
 #[tokio::test]
 async fn wall_clock_jumps() {
-    Row::new("wall clock jumps by an hour", "leader, forward, then back; then the others the other way")
-        .run_at(Who::Leader, async |round, leader| {
-            set_off(round.cluster, |master| if master == leader { HOUR } else { 0 }).await;
-            round.hit().await;
-            tokio::time::sleep(SPELL).await;
-            set_off(round.cluster, |master| if master == leader { -HOUR } else { HOUR }).await;
-            round.struck();
-            tokio::time::sleep(SPELL).await;
-            set_off(round.cluster, |_| 0).await;
-        })
-        .await;
+    Row::new(
+        "wall clock jumps by an hour",
+        "leader, forward, then back; then the others the other way",
+        Service::unaffected(),
+    )
+    .run_at(Who::Leader, async |round, leader| {
+        set_off(round.cluster, |master| if master == leader { HOUR } else { 0 }).await;
+        round.hit().await;
+        round.spell(SPELL).await;
+        set_off(round.cluster, |master| if master == leader { -HOUR } else { HOUR }).await;
+        round.struck();
+        round.spell(SPELL).await;
+        set_off(round.cluster, |_| 0).await;
+    })
+    .await;
 }
 
 /// Starts a master again, with a clock that is off by so many millionths.
@@ -65,7 +72,7 @@ async fn made_leader(cluster: &Cluster, master: usize) {
 /// The masters' clocks run at different rates; the one with a rate of its own leads, and is cut off from the others. By a slow
 /// clock its lease lasts longer than the others, whose clocks are fast, promised not to vote.
 async fn rates(role: &'static str, leader_ppm: i64, others_ppm: i64) {
-    Row::new("monotonic clocks 10 % apart, partition", role)
+    Row::new("monotonic clocks 10 % apart, partition", role, SERVICE)
         .run_at(Who::Follower, async |round, follower| {
             for master in 0..round.cluster.masters.len() {
                 let ppm = if master == follower { leader_ppm } else { others_ppm };

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Cluster, DiskError, Faulty, eventually, http_get, until};
 
-use crate::row::{Round, Row, Who};
+use crate::row::{HANDOVER, Round, Row, Who};
 
 /// How long a slow disk is slow that nobody leaves.
 const SPELL: Duration = Duration::from_secs(4);
@@ -40,7 +41,7 @@ async fn handovers(cluster: &Cluster, master: usize) -> u64 {
 
 /// A leader whose disk is slow hands over because of it. That another leads does not say so.
 async fn slow_leader(fault: &'static str, by: Duration) {
-    Row::new(fault, "leader")
+    Row::new(fault, "leader", HANDOVER)
         .run_at(Who::Leader, async |round, leader| {
             let before = handovers(round.cluster, leader).await;
             slow(round, leader, by).await;
@@ -49,6 +50,7 @@ async fn slow_leader(fault: &'static str, by: Duration) {
             let handed_over = handovers(round.cluster, leader).await > before;
             round.claim(handed_over, "the leader hands over because of its disk");
             round.struck();
+            round.all_served().await;
             round.cluster.faulty(leader).slow_syncs(Duration::ZERO);
         })
         .await;
@@ -62,11 +64,11 @@ rows! {
 
 #[tokio::test]
 async fn slow_disk_follower() {
-    Row::new(IS_VERY_SLOW, "follower")
+    Row::new(IS_VERY_SLOW, "follower", Service::unaffected())
         .run_at(Who::Follower, async |round, follower| {
             slow(round, follower, VERY_SLOW).await;
             round.struck();
-            tokio::time::sleep(SPELL).await;
+            round.spell(SPELL).await;
             round.cluster.faulty(follower).slow_syncs(Duration::ZERO);
         })
         .await;
@@ -85,18 +87,17 @@ async fn nobody_leaves(
     fault: &'static str,
     role: &'static str,
     by: Duration,
-    live_within: Duration,
+    service: Service,
     whose: impl Fn(usize) -> Vec<usize>,
 ) {
-    Row::new(fault, role)
-        .live_within(live_within)
+    Row::new(fault, role, service)
         .run_at(Who::Leader, async |round, leader| {
             let before = all_handovers(round.cluster).await;
             for master in whose(leader) {
                 slow(round, master, by).await;
             }
             round.hit().await;
-            tokio::time::sleep(SPELL).await;
+            round.spell(SPELL).await;
             // Two commits of several syncs each: seconds, where all disks are slow.
             round.running.acknowledged(1).await;
             round.claim(all_handovers(round.cluster).await == before, "nobody hands over");
@@ -113,28 +114,31 @@ async fn nobody_leaves(
 /// its term has no successor before they are well.
 #[tokio::test]
 async fn slow_disk_all() {
-    nobody_leaves(IS_SLOW, "all masters alike, the leader leads on", SLOW, Duration::from_secs(23), |_| {
-        vec![0, 1, 2]
-    })
-    .await;
+    // A put may wait for more syncs than its deadline of 10 s has room for.
+    let service = Service::interrupted(Duration::from_secs(12))
+        .unknown(1, "put beyond its deadline")
+        .failed(1, "put late");
+    nobody_leaves(IS_SLOW, "all masters alike, the leader leads on", SLOW, service, |_| vec![0, 1, 2]).await;
 }
 
 /// Not so slow that the leader leaves: the others commit without its disk.
 #[tokio::test]
 async fn slow_disk_leader_50ms() {
-    nobody_leaves(IS_A_BIT_SLOW, "leader, which leads on", A_BIT_SLOW, Duration::from_secs(5), |leader| {
-        vec![leader]
-    })
-    .await;
+    let service = Service::unaffected();
+    nobody_leaves(IS_A_BIT_SLOW, "leader, which leads on", A_BIT_SLOW, service, |leader| vec![leader]).await;
 }
 
 /// An election is on two disks before it is won: where those of all masters are slow, timeouts must be longer than the
 /// default ones, and docs/operations/disks.md says which.
 #[tokio::test]
 async fn slow_disk_all_leader_killed() {
-    Row::new("kill -9, syncs 150 ms longer", "leader, all disks alike, --raft-timing wan")
+    let service = Service::interrupted(Duration::from_secs(8))
+        .failed(1_000, "no leader for more than 1 s")
+        .local_only(1_000, "no leader for more than 1 s")
+        .false_misses(1_000, "no leader for more than 1 s")
+        .unknown(2, "under way");
+    Row::new("kill -9, syncs 150 ms longer", "leader, all disks alike, --raft-timing wan", service)
         .cluster(|cluster| cluster.master_args(["--raft-timing", "wan"]))
-        .live_within(Duration::from_secs(22))
         .run_at(Who::Leader, async |round, leader| {
             for master in 0..round.cluster.masters.len() {
                 slow(round, master, RATHER_SLOW).await;
@@ -143,7 +147,7 @@ async fn slow_disk_all_leader_killed() {
             round.hit().await;
             round.struck();
             round.another_leads(leader).await;
-            round.running.acknowledged(1).await;
+            round.spell(Duration::ZERO).await;
             for master in 0..round.cluster.masters.len() {
                 round.cluster.faulty(master).slow_syncs(Duration::ZERO);
             }
@@ -159,13 +163,14 @@ async fn stuck(round: &mut Round<'_>, master: usize) {
     round.hit().await;
     round.struck();
     round.another_leads(master).await;
+    round.all_served().await;
     round.running.acknowledged(100).await;
     round.cluster.faulty(master).stick_syncs(false);
 }
 
 rows! {
-    stuck_disk_leader => Row::new("stuck disk", "leader").run_at(Who::Leader, stuck);
-    stuck_disk_follower => Row::new("stuck disk", "follower").run_at(Who::Follower, stuck);
+    stuck_disk_leader => Row::new("stuck disk", "leader", HANDOVER).run_at(Who::Leader, stuck);
+    stuck_disk_follower => Row::new("stuck disk", "follower", Service::unaffected()).run_at(Who::Follower, stuck);
 }
 
 /// Waits until it has ended by itself, its last line saying why.
@@ -190,13 +195,13 @@ async fn broken(
     round.hit().await;
     ends_because(round, master, error).await;
     round.struck();
-    round.running.acknowledged(50).await;
+    round.all_served().await;
     of(round.cluster.faulty(master), None);
     round.cluster.masters[master].start();
 }
 
 async fn breaks(fault: &'static str, who: Who, error: DiskError, of: impl Fn(&Faulty, Option<DiskError>)) {
-    Row::new(fault, who.role())
+    Row::new(fault, who.role(), who.lost())
         .run_at(who, async |round, master| broken(round, master, error, &of).await)
         .await;
 }

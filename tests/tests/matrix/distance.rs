@@ -3,18 +3,27 @@
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use mc_tests::service::Service;
 use mc_tests::{Cluster, http_get, is_ready, until};
 
 use crate::kills::leader_killed;
 use crate::membership::{added, removed};
 use crate::row::{Round, Row, Who, apart};
 
+/// Elections take seconds, and a client without a leader for 1 s answers by itself.
+const FAR_FAILOVER: Service = Service::interrupted(Duration::from_secs(4))
+    .failed(500, "no leader for 1 s")
+    .local_only(500, "no leader for 1 s")
+    .false_misses(500, "no leader for 1 s")
+    .unknown(1, "remove under way");
 /// Long enough that nothing of what the cluster did when it formed keeps it going.
 const IDLE: Duration = Duration::from_secs(15);
 
 /// Forms, mounts, and is left alone; then clients come, and the term in which it rested goes on.
 async fn idle(timing: &'static str, round_trip_ms: u64, fault: &'static str) {
-    Row::new(fault, "all masters, idle for 15 s before the first put")
+    // A put takes three round trips, and may wait for another one.
+    let service = Service::interrupted(Duration::from_millis(500 + 6 * round_trip_ms));
+    Row::new(fault, "all masters, idle for 15 s before the first put", service)
         .cluster(|cluster| cluster.master_args(["--raft-timing", timing]))
         .round_trip(Duration::from_millis(round_trip_ms))
         .rest(|cluster| {
@@ -88,17 +97,20 @@ async fn too_far_for_a_while(cluster: &Cluster) {
 
 #[tokio::test]
 async fn beyond_the_limit_for_a_while() {
-    Row::new("round trip of 250 ms, too long for lan, for a while", "all masters, idle")
-        .round_trip(Duration::from_millis(10))
-        .rest(|cluster| too_far_for_a_while(cluster).boxed_local())
-        .run(delayed)
-        .await;
+    Row::new(
+        "round trip of 250 ms, too long for lan, for a while",
+        "all masters, idle",
+        Service::unaffected(),
+    )
+    .round_trip(Duration::from_millis(10))
+    .rest(|cluster| too_far_for_a_while(cluster).boxed_local())
+    .run(delayed)
+    .await;
 }
 
 #[tokio::test]
 async fn kill_leader_at_75_ms() {
-    Row::new("kill -9 at a round trip of 75 ms", "leader")
-        .live_within(Duration::from_secs(8))
+    Row::new("kill -9 at a round trip of 75 ms", "leader", FAR_FAILOVER)
         .round_trip(Duration::from_millis(75))
         .run_at(Who::Leader, leader_killed)
         .await;
@@ -106,7 +118,8 @@ async fn kill_leader_at_75_ms() {
 
 #[tokio::test]
 async fn members_change_at_75_ms() {
-    Row::new("members remove, then members add, at a round trip of 75 ms", "follower")
+    let service = Service::interrupted(Duration::from_millis(950));
+    Row::new("members remove, then members add, at a round trip of 75 ms", "follower", service)
         .round_trip(Duration::from_millis(75))
         .run_at(Who::Follower, async |round, follower| {
             let address = removed(round, follower).await;

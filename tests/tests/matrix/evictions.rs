@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use mc_client::Admin;
-use mc_log::{LogOptions, LogStore, RaftLogReader as _, SledOptions};
+use mc_index::{Command, Op};
+use mc_log::{Entry, EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
 use mc_tests::checker::Digest;
-use mc_tests::{Cluster, ClusterBuilder, Mix, Workload, until};
+use mc_tests::{Cluster, ClusterBuilder, Ledger, Logged, Mix, Workload, until};
 
 use crate::replay::Replay;
 
@@ -27,7 +28,7 @@ pub(crate) fn cluster(cluster: ClusterBuilder) -> ClusterBuilder {
 }
 
 pub(crate) fn workload(workload: Workload) -> Workload {
-    workload.keys(KEYS).sizes(SIZES).mix(MIX)
+    workload.keys(KEYS).sizes(SIZES).mix(MIX).ledger(Ledger::Unread)
 }
 
 /// Makes the pool small.
@@ -49,8 +50,8 @@ pub(crate) async fn go_on(cluster: &Cluster) {
     .await;
 }
 
-/// Ends the leader, and returns the evictions that its log tells of: keys and values.
-pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<(String, Digest)> {
+/// Ends the leader, and returns the puts and the evictions that its log tells of.
+pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<Logged> {
     let leader = cluster.leader().await;
     // Not with `kill -9`: an entry may be committed by the others before it is on this disk.
     cluster.masters[leader].terminate().await;
@@ -61,6 +62,20 @@ pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<(String, Digest)> {
     let entries = log.reader().try_get_log_entries(..).await.expect("entries that can be read");
     log.close().await;
     let mut replay = Replay::new();
-    let evicted = entries.iter().flat_map(|entry| replay.apply(entry));
-    evicted.map(|evicted| (evicted.key, Digest(evicted.object.checksum))).collect()
+    let mut logged = Vec::new();
+    for entry in &entries {
+        let evicted = replay.apply(entry).into_iter();
+        logged.extend(evicted.map(|it| Logged::Evicted(it.key, Digest(it.object.checksum))));
+        logged.extend(written(entry));
+    }
+    logged
+}
+
+/// Returns the puts that an entry ends.
+fn written(entry: &Entry) -> Vec<Logged> {
+    let EntryPayload::Normal(Proposal(bytes)) = &entry.payload else { return Vec::new() };
+    match Command::decode(bytes).expect("a command of this build").op {
+        Op::PutEnd { items } => items.iter().map(|item| Logged::Written(Digest(item.checksum))).collect(),
+        _ => Vec::new(),
+    }
 }

@@ -69,7 +69,9 @@ async fn damaged(round: &mut Round<'_>, master: usize, damage: Damage) {
 }
 
 async fn row(fault: &'static str, who: Who, damage: Damage) {
-    Row::new(fault, who.role()).run_at(who, async |round, master| damaged(round, master, damage).await).await;
+    Row::new(fault, who.role(), who.lost())
+        .run_at(who, async |round, master| damaged(round, master, damage).await)
+        .await;
 }
 
 fn tear(bytes: &mut [u8], at: &[usize]) {

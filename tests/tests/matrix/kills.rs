@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use tokio::time::Instant;
 
 use crate::evictions;
-use crate::row::{Round, Row, Who};
+use crate::row::{FAILOVER, FORMED, Round, Row, Who};
 use crate::witness::{Call, Witness};
 
+/// The leader has the follower that is back only until it is voted out: clients find a leader, and lose it again.
+const FORMED_AGAIN: Service = FORMED
+    .failed(500, "leader lost again")
+    .local_only(500, "leader lost again")
+    .false_misses(500, "leader lost again");
 /// The longest election timeout: a lease is shorter.
 const LEASE: Duration = Duration::from_millis(300);
 
@@ -15,19 +21,19 @@ pub(crate) async fn leader_killed(round: &mut Round<'_>, leader: usize) {
     round.cluster.masters[leader].kill9();
     round.hit().await;
     round.struck();
-    round.running.acknowledged(1).await;
+    round.all_served().await;
     round.cluster.masters[leader].start();
 }
 
 rows! {
-    kill_leader => Row::new("kill -9", "leader").run_at(Who::Leader, leader_killed);
+    kill_leader => Row::new("kill -9", "leader", FAILOVER).run_at(Who::Leader, leader_killed);
 }
 
 /// The next leader knows nothing of the leases that the killed one gave, nor of the order of use since it was noted last.
 /// It evicts all the same, and only by entries of the log.
 #[tokio::test]
 async fn kill_leader_of_an_evicting_pool() {
-    Row::new("kill -9", "leader, the pool evicts")
+    Row::new("kill -9", "leader, the pool evicts", FAILOVER)
         .evicting()
         .run(async |round| {
             evictions::go_on(round.cluster).await;
@@ -36,6 +42,7 @@ async fn kill_leader_of_an_evicting_pool() {
             round.hit().await;
             round.struck();
             round.another_leads(leader).await;
+            round.all_served().await;
             evictions::go_on(round.cluster).await;
             round.cluster.masters[leader].start();
         })
@@ -44,10 +51,11 @@ async fn kill_leader_of_an_evicting_pool() {
 
 #[tokio::test]
 async fn kill_follower() {
-    Row::new("kill -9", "follower")
+    Row::new("kill -9", "follower", Service::unaffected())
         .run_at(Who::Follower, async |round, follower| {
             round.cluster.masters[follower].kill9();
             round.struck();
+            round.spell(Duration::ZERO).await;
             round.running.acknowledged(50).await;
             round.cluster.masters[follower].start();
         })
@@ -58,7 +66,7 @@ async fn kill_follower() {
 /// over that the last heartbeats gave: they were sent before the followers died.
 #[tokio::test]
 async fn kill_two_followers() {
-    Row::new("kill -9", "two followers of three")
+    Row::new("kill -9", "two followers of three", FORMED_AGAIN)
         .run(async |round| {
             let leader = round.cluster.leader().await;
             let [one, other] = [(leader + 1) % 3, (leader + 2) % 3];
@@ -73,7 +81,7 @@ async fn kill_two_followers() {
             assert_eq!(round.stored_since(dead_at), 0, "puts were acknowledged without a majority");
             round.service_is_owed();
             round.cluster.masters[one].start();
-            round.running.acknowledged(1).await;
+            round.all_served().await;
             round.cluster.masters[other].start();
         })
         .await;
@@ -81,7 +89,7 @@ async fn kill_two_followers() {
 
 #[tokio::test]
 async fn kill_all() {
-    Row::new("kill -9", "all masters")
+    Row::new("kill -9", "all masters", FORMED)
         .run(async |round| {
             for master in &mut round.cluster.masters {
                 master.kill9();

@@ -4,9 +4,9 @@
 //!     cargo test -p mc-tests --test matrix                                    # a few rounds of each row
 //!     MC_MATRIX_ROUNDS=30 cargo test --release -p mc-tests --test matrix -- --test-threads 1 kill
 //!
-//! Each row runs clients that read and write all the time, does its fault again and again, and prints a line of JSON: for
-//! how long no put was acknowledged, round by round (median and longest), and that every answer the clients saw fits
-//! one order of events in which nothing acknowledged was lost.
+//! Each row runs clients that read and write all the time, does its fault again and again, and prints a line of JSON: the service that it
+//! promises to each client in numbers, what the worst client got, round by round (median and longest gap), and that every answer the
+//! clients saw fits one order of events in which nothing acknowledged was lost.
 
 /// Rows, each a test: its name, and what runs it.
 macro_rules! rows {

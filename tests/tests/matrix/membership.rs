@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Cluster, mcctl, until, until_within};
 
-use crate::row::{Round, Row, Who};
+use crate::row::{FAILOVER, HANDOVER, Round, Row, Who};
 
 /// A leader swaps once a minute at most.
 const SWAPPED: Duration = Duration::from_secs(150);
@@ -44,7 +45,7 @@ pub(crate) async fn added(cluster: &Cluster, address: &str) {
 }
 
 async fn replaced(role: &'static str, who: Who) {
-    Row::new("members remove, then members add", role)
+    Row::new("members remove, then members add", role, HANDOVER)
         .run_at(who, async |round, master| {
             // It leads when it is asked to go.
             round.hit().await;
@@ -62,7 +63,7 @@ rows! {
 
 #[tokio::test]
 async fn transfer_leader() {
-    Row::new("members transfer-leader", "leader")
+    Row::new("members transfer-leader", "leader", HANDOVER)
         .run(async |round| {
             let leader = round.cluster.leader().await;
             until("another master leads", async || {
@@ -88,14 +89,18 @@ async fn lost_its_disk(round: &mut Round<'_>, master: usize) {
 
 #[tokio::test]
 async fn disk_lost() {
-    Row::new("data directory deleted", "follower, swapped for what starts in its place")
-        .run_at(Who::Follower, lost_its_disk)
-        .await;
+    Row::new(
+        "data directory deleted",
+        "follower, swapped for what starts in its place",
+        Service::unaffected(),
+    )
+    .run_at(Who::Follower, lost_its_disk)
+    .await;
 }
 
 #[tokio::test]
 async fn disk_lost_leader() {
-    Row::new("data directory deleted", "leader, swapped for what starts in its place")
+    Row::new("data directory deleted", "leader, swapped for what starts in its place", FAILOVER)
         .run_at(Who::Leader, lost_its_disk)
         .await;
 }

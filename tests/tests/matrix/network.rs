@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use mc_client::{Put, PutOptions};
+use mc_tests::service::Service;
 use mc_tests::{Link, until};
 use tokio::time::Instant;
 
-use crate::row::{Round, Row, Who};
+use crate::row::{FAILOVER, Round, Row, Who};
 
 const SPELL: Duration = Duration::from_secs(3);
+/// A put takes several messages between masters.
+const SLOWED: Service = Service::interrupted(Duration::from_millis(800));
+/// What is sent waits for a second's worth of other bytes.
+const NARROW: Service = Service::interrupted(Duration::from_secs(2));
 const BANDWIDTH: u64 = 128 << 10;
 /// Keys, and bytes of each, that take nearly a second over such links: longer than an election.
 const MANY: usize = 30;
@@ -17,9 +22,9 @@ const KEY: usize = 3_900;
 async fn spell(round: &Round<'_>, link: Link) {
     let links = round.cluster.links();
     links.among_masters(link);
-    tokio::time::sleep(SPELL).await;
-    // Slow, and it works: puts are acknowledged meanwhile.
-    round.running.acknowledged(5).await;
+    round.spell(SPELL).await;
+    // Slow, and it works: clients are served meanwhile.
+    round.all_served().await;
     round.struck_on_links();
     links.heal();
 }
@@ -27,7 +32,7 @@ async fn spell(round: &Round<'_>, link: Link) {
 #[tokio::test]
 async fn delay() {
     let link = Link::Slow { delay: Duration::from_millis(20), jitter: Duration::from_millis(20) };
-    Row::new("delay 20 to 40 ms", "all links between masters")
+    Row::new("delay 20 to 40 ms", "all links between masters", SLOWED)
         .run(async |round| spell(round, link).await)
         .await;
 }
@@ -35,13 +40,15 @@ async fn delay() {
 #[tokio::test]
 async fn loss() {
     let link = Link::Lossy { one_in: 100 };
-    Row::new("loss of 1 %", "all links between masters").run(async |round| spell(round, link).await).await;
+    Row::new("loss of 1 %", "all links between masters", SLOWED)
+        .run(async |round| spell(round, link).await)
+        .await;
 }
 
 #[tokio::test]
 async fn narrow() {
     let link = Link::Narrow { bytes_per_second: BANDWIDTH };
-    Row::new("bandwidth 128 KiB/s", "all links between masters")
+    Row::new("bandwidth 128 KiB/s", "all links between masters", NARROW)
         .run(async |round| {
             let client = round.cluster.client().await;
             let key = |n: usize| format!("{}-{n:->KEY$}", round.number);
@@ -74,6 +81,6 @@ async fn half_open(round: &mut Round<'_>, master: usize) {
 }
 
 rows! {
-    half_open_leader => Row::new("half-open connections", "leader, reset after 5 s").run_at(Who::Leader, half_open);
-    half_open_follower => Row::new("half-open connections", "follower, reset after 5 s").run_at(Who::Follower, half_open);
+    half_open_leader => Row::new("half-open connections", "leader, reset after 5 s", FAILOVER).run_at(Who::Leader, half_open);
+    half_open_follower => Row::new("half-open connections", "follower, reset after 5 s", Service::unaffected()).run_at(Who::Follower, half_open);
 }

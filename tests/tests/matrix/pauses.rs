@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::evictions;
-use crate::row::{Round, Row, Who};
+use crate::row::{FAILOVER, FORMED, Round, Row, Who};
 use crate::witness::{ALL, Witness};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -35,7 +36,7 @@ async fn pause(round: &Round<'_>, masters: &[usize], span: Duration) {
 /// machine that stood still it may have been voted out, and then it answers nothing more.
 #[tokio::test]
 async fn pause_leader_300ms() {
-    Row::new(FOR_SHORT, "leader, which leads on")
+    Row::new(FOR_SHORT, "leader, which leads on", FAILOVER)
         .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             let over = Instant::now() + SHORT;
@@ -65,7 +66,7 @@ async fn pause_leader_300ms() {
 /// clock since.
 #[tokio::test]
 async fn pause_leader_until_another_leads() {
-    Row::new("SIGSTOP until another master leads", "leader")
+    Row::new("SIGSTOP until another master leads", "leader", FAILOVER)
         .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             round.cluster.masters[leader].pause().await;
@@ -81,7 +82,7 @@ async fn pause_leader_until_another_leads() {
 /// A leader that is voted out while it stands still. When it goes on it has heard of nothing, and what it was asked
 /// meanwhile lies before it: it must not answer from a lease that was good when it was stopped, and steps aside.
 async fn deposed(fault: &'static str, span: Duration) {
-    Row::new(fault, "leader")
+    Row::new(fault, "leader", FAILOVER)
         .run_at(Who::Leader, async |round, leader| {
             let witness = Witness::of(round.cluster, leader).await;
             let stopped = Instant::now();
@@ -89,6 +90,7 @@ async fn deposed(fault: &'static str, span: Duration) {
             round.hit().await;
             let led = round.another_leads(leader).await;
             round.struck();
+            round.all_served().await;
             sleep_until(stopped + span).await;
             round.cluster.masters[leader].resume();
             until("the old leader follows", async || {
@@ -109,7 +111,7 @@ rows! {
 /// The old leader may have proposed evictions, and marked what it evicts, when it is stopped. Another one evicts meanwhile.
 #[tokio::test]
 async fn pause_leader_of_an_evicting_pool() {
-    Row::new(FOR_AN_ELECTION, "leader, the pool evicts")
+    Row::new(FOR_AN_ELECTION, "leader, the pool evicts", FAILOVER)
         .evicting()
         .run(async |round| {
             evictions::go_on(round.cluster).await;
@@ -119,6 +121,7 @@ async fn pause_leader_of_an_evicting_pool() {
             round.hit().await;
             round.another_leads(leader).await;
             round.struck();
+            round.all_served().await;
             evictions::go_on(round.cluster).await;
             sleep_until(stopped + ELECTION).await;
             round.cluster.masters[leader].resume();
@@ -127,7 +130,7 @@ async fn pause_leader_of_an_evicting_pool() {
 }
 
 async fn follower(fault: &'static str, span: Duration) {
-    Row::new(fault, "follower")
+    Row::new(fault, "follower", Service::unaffected())
         .run_at(Who::Follower, async |round, follower| {
             pause(round, &[follower], span).await;
         })
@@ -140,7 +143,7 @@ rows! {
 }
 
 async fn all(fault: &'static str, span: Duration) {
-    Row::new(fault, "all masters")
+    Row::new(fault, "all masters", FORMED)
         .run(async |round| {
             pause(round, &[0, 1, 2], span).await;
             round.service_is_owed();

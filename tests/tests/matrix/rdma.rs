@@ -1,11 +1,17 @@
 //! Clients that move bytes by RDMA. They need a verbs device: see tests/rdma/run.
 
+use std::time::Duration;
+
+use mc_tests::service::Service;
 use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
 use crate::row::Row;
 use crate::transport::{Writer, kill_stores};
 
+/// In a guest that is emulated nothing is fast, and calls may fail where a store is gone.
+const EMULATED: Service =
+    Service::interrupted(Duration::from_secs(30)).failed(10, "store gone").unknown(10, "store gone");
 /// Bytes that a store moved by RDMA.
 const MOVED: &str = "mc_store_rdma_bytes_total";
 
@@ -16,7 +22,7 @@ async fn all_moved(cluster: &Cluster) -> f64 {
 #[tokio::test]
 #[ignore = "needs a verbs device: tests/rdma/run"]
 async fn kill_store() {
-    kill_stores(Row::new("kill -9", "one of two stores, by RDMA").by_rdma(), MOVED).await;
+    kill_stores(Row::new("kill -9", "one of two stores, by RDMA", EMULATED).by_rdma(), MOVED).await;
 }
 
 /// The client stops between the start of a put and its last byte, and goes on after the store has given it up: what it still
@@ -25,7 +31,7 @@ async fn kill_store() {
 #[ignore = "needs a verbs device: tests/rdma/run"]
 async fn stop_client() {
     let mut writer = None;
-    Row::new("SIGSTOP", "a client that writes by RDMA, then goes on")
+    Row::new("SIGSTOP", "a client that writes by RDMA, then goes on", EMULATED)
         .by_rdma()
         .run(async |round| {
             // The others have 8 keys of 400,000 bytes.

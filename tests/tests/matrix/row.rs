@@ -3,11 +3,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
+use mc_client::StoreId;
 use mc_client::{ShmAccess, Transports};
 use mc_tests::checker::{Operation, Outcome};
+use mc_tests::service::{Counted, Served, Service, served, unserved, worst};
 use mc_tests::{
-    AVOIDED_FOR, Cluster, ClusterBuilder, Deadlines, Fault, Faults, Link, Machine, Process, Recorder,
-    Running, SmallDisk, Workload, passed_over, report, until,
+    Cluster, ClusterBuilder, Deadlines, Fault, Faults, History, Link, Machine, Overtaken, Process, Recorder,
+    Running, SmallDisk, Workload, overtaken, passed_over, report, until,
 };
 use tokio::time::Instant;
 
@@ -17,11 +19,6 @@ use crate::evictions;
 const PUTS: usize = 50;
 /// Rounds that may be discarded: half of those that were asked for, and so many more.
 const MAY_BE_DISCARDED: usize = 2;
-/// Without service for longer a row fails, if it does not say otherwise. A bound on liveness: docs/fault-matrix.md has the
-/// times that rows take.
-const LIVE_WITHIN: Duration = Duration::from_secs(5);
-/// The same where the only store was out of reach: clients leave one that failed them alone for up to five seconds.
-pub(crate) const SHORT_OF_A_STORE: Duration = Duration::from_secs(10);
 /// A call may end so much later than it should: tests share the machine.
 const LATE: Duration = Duration::from_secs(1);
 /// A leader that can't run, or whose disk stands still, for so long may lose its term without a fault of its own.
@@ -34,7 +31,7 @@ pub(crate) struct Row {
     cluster: ClusterBuilder,
     workload: Workload,
     rounds: usize,
-    live_within: Duration,
+    service: Service,
     disk_size: Option<&'static str>,
     round_trip: Option<Duration>,
     rest: Option<Rest>,
@@ -43,6 +40,15 @@ pub(crate) struct Row {
     /// Puts that are acknowledged before a fault, and after it, before it counts as over.
     puts: usize,
 }
+
+/// A leader that is gone at once: the others notice by its silence, elect, and clients find out who leads.
+pub(crate) const FAILOVER: Service =
+    Service::interrupted(Duration::from_secs(2)).unknown(1, "remove under way");
+/// A leader that makes room for another one.
+pub(crate) const HANDOVER: Service =
+    Service::interrupted(Duration::from_millis(1_000)).unknown(1, "remove under way");
+/// A majority that is there again: an election, and clients that look for a leader once a second at most.
+pub(crate) const FORMED: Service = Service::interrupted(Duration::from_secs(4)).once_back();
 
 /// The master that the fault of [`Row::run_at`] is meant for.
 #[derive(Clone, Copy)]
@@ -57,6 +63,14 @@ impl Who {
         match self {
             Self::Leader => "leader",
             Self::Follower => "follower",
+        }
+    }
+
+    /// Service while this master is lost.
+    pub(crate) fn lost(self) -> Service {
+        match self {
+            Self::Leader => FAILOVER,
+            Self::Follower => Service::unaffected(),
         }
     }
 }
@@ -80,10 +94,12 @@ pub(crate) struct Round<'a> {
     /// The masters' disks, in a row of [`Row::small_disks`].
     pub(crate) disks: &'a [SmallDisk],
     machine: &'a Machine,
+    service: Service,
     begun: std::time::Instant,
     happened: &'a Fault,
     bent_before: u64,
     unreachable: Option<Range<u64>>,
+    gone: Option<(StoreId, u64)>,
     discarded: RefCell<Option<String>>,
     counted_from: Option<u64>,
     /// The leader that the fault is meant for.
@@ -142,15 +158,25 @@ impl Round<'_> {
         self.discard(format!("this machine stood still for {longest:?}, and not so: {what}"));
     }
 
-    /// For a fault that keeps clients from what a store holds: until it is over, and while they leave that store alone after
-    /// that, misses are let pass.
+    /// For a fault that keeps clients from what the only store holds, until now: misses are let pass.
     pub(crate) fn unreachable_since(&mut self, since: u64) {
-        self.unreachable = Some(since..self.running.recorder().now() + AVOIDED_FOR);
+        self.unreachable = Some(since..self.running.recorder().now());
     }
 
-    /// For a fault that takes the memory of a store away: misses are let pass from then on.
-    pub(crate) fn gone_since(&mut self, since: u64) {
-        self.unreachable = Some(since..u64::MAX);
+    /// For a fault that takes the memory of a store away: what may lie there may be missed from then on.
+    pub(crate) fn gone_since(&mut self, store: StoreId, since: u64) {
+        self.gone = Some((store, since));
+    }
+
+    /// Waits while the fault lasts: for at least twice as long as clients may be without service, so that no client can wait
+    /// the fault out, and for `least`, in which its effects show.
+    pub(crate) async fn spell(&self, least: Duration) {
+        tokio::time::sleep(least.max(self.service.gap * 2)).await;
+    }
+
+    /// Waits until each client has been served for each kind of call that it makes, by calls that begin from now on.
+    pub(crate) async fn all_served(&self) {
+        all_served(self.running.recorder()).await;
     }
 
     /// Whether the leader suspects a store.
@@ -217,8 +243,8 @@ pub(crate) fn apart(round_trip: Duration) -> Link {
 }
 
 impl Row {
-    /// Three masters with faulty disks, clocks and links; one store.
-    pub(crate) fn new(fault: &'static str, role: &'static str) -> Self {
+    /// Three masters with faulty disks, clocks and links; one store. `service` is what each client gets all the same.
+    pub(crate) fn new(fault: &'static str, role: &'static str, service: Service) -> Self {
         let rounds =
             std::env::var("MC_MATRIX_ROUNDS").map(|n| n.parse().expect("MC_MATRIX_ROUNDS is a number"));
         Self {
@@ -227,7 +253,7 @@ impl Row {
             cluster: Cluster::builder().faulty(),
             workload: Workload::new(1).pace(Duration::from_millis(2)),
             rounds: rounds.unwrap_or(1),
-            live_within: LIVE_WITHIN,
+            service,
             disk_size: None,
             round_trip: None,
             rest: None,
@@ -252,7 +278,6 @@ impl Row {
         self.cluster = self.cluster.stores(2).segment("64mb").master_args(["--raft-timing", "wan"]);
         self.workload =
             self.workload.clients(2).keys(8).sizes(20_000..400_000).pace(Duration::from_millis(20));
-        self.live_within = Duration::from_secs(30);
         self.puts = 10;
         self
     }
@@ -264,12 +289,6 @@ impl Row {
 
     pub(crate) fn workload(mut self, workload: Workload) -> Self {
         self.workload = workload;
-        self
-    }
-
-    /// For a row that takes longer: five times its median in docs/fault-matrix.md.
-    pub(crate) fn live_within(mut self, bound: Duration) -> Self {
-        self.live_within = bound;
         self
     }
 
@@ -344,14 +363,14 @@ impl Row {
         let machine = Machine::watch(cluster.dir());
         let clients = cluster.client_builder().transports(self.transports);
         let running = self.workload.start(&clients.shared_memory(ShmAccess::SameUid)).await;
-        let mut without_service = Vec::new();
-        let mut unreachable = Vec::new();
+        let mut figures: Vec<Served> = Vec::new();
+        let (mut unreachable, mut gone) = (Vec::new(), Vec::new());
         let mut discarded: Vec<String> = Vec::new();
         for number in 0.. {
-            let counted = happened.count();
-            if counted >= self.rounds as u64 {
+            if figures.len() == self.rounds {
                 break;
             }
+            let counted = happened.count();
             assert!(
                 discarded.len() <= self.rounds / 2 + MAY_BE_DISCARDED,
                 "too many rounds do not count: {}",
@@ -366,10 +385,12 @@ impl Row {
                 number,
                 disks: &disks,
                 machine: &machine,
+                service: self.service,
                 begun: std::time::Instant::now(),
                 happened: &happened,
                 bent_before,
                 unreachable: None,
+                gone: None,
                 discarded: RefCell::default(),
                 counted_from: None,
                 meant: Cell::new(None),
@@ -378,41 +399,76 @@ impl Row {
             round(&mut this).await;
             let (counted_from, since) = (this.counted_from.unwrap_or(begun), this.begun);
             unreachable.extend(this.unreachable.take());
+            gone.extend(this.gone.take());
             let why = this.discarded.take();
+            all_served(running.recorder()).await;
             running.acknowledged(self.puts).await;
-            let (_, stalled) = machine.stalls_since(since);
-            let gap = longest_gap(running.recorder(), counted_from);
-            assert!(gap <= self.live_within + stalled, "round {number}: no put was acknowledged for {gap:?}");
+            let (longest, stalled) = machine.stalls_since(since);
+            let mut got = served_from(running.recorder(), &gone, counted_from, self.service.counted);
+            if self.evicts {
+                // The log tells of evictions, and is read at the end.
+                got.iter_mut().for_each(|it| it.false_misses = 0);
+            }
+            let breaches = self.service.breaches(&got, stalled);
+            assert!(
+                breaches.is_empty() || longest >= STALL,
+                "round {number}: less service than promised, by a machine that stood still for {stalled:?}:{}\n{}",
+                breaches.iter().map(|it| format!("\n  {it}")).collect::<String>(),
+                running.errors().join("\n")
+            );
+            let why = why.or_else(|| {
+                breaches.first().map(|it| format!("this machine stood still for {longest:?}, and {it}"))
+            });
             assert_in_time(running.recorder(), running.deadlines(), begun, stalled);
             match why {
-                None if happened.count() > counted => without_service.push(gap),
+                None if happened.count() > counted => figures.extend(worst(&got)),
                 why => discarded.push(why.unwrap_or_else(|| "the fault did not show".to_owned())),
             }
             cluster.ready().await;
         }
         let mut history = running.stop().await;
+        for (store, at) in gone {
+            history = history.with_loss(store, at);
+        }
+        let mut early = Vec::new();
         if self.evicts {
-            let evicted = evictions::logged(&mut cluster).await;
-            history = history.with_evictions(&evicted);
+            let logged = evictions::logged(&mut cluster).await;
+            history = history.with_evictions(&logged);
             let missed = history.missed_by_eviction(&cluster, &unreachable);
-            println!("{} evictions, which explain misses of {missed} keys", history.evictions());
+            let Overtaken { judged, too_early } = overtaken(&logged, &history.operations);
+            println!(
+                "{} evictions, which explain misses of {missed} keys; the order of {judged} was judged",
+                history.evictions()
+            );
             assert!(missed > 0, "no miss needed an eviction to explain it");
+            assert!(judged > 0, "no value was evicted that nothing had used");
+            early = too_early;
         }
         let found = history.faults(&cluster, &unreachable);
         let lost = found.iter().filter(|verdict| verdict.is_loss()).count();
 
-        without_service.sort_unstable();
-        let runs = without_service.len();
-        let ms = |gap: Duration| (gap.as_secs_f64() * 1e4).round() / 10.0;
+        let mut gaps: Vec<f64> = figures.iter().map(|it| ms(it.longest_gap)).collect();
+        gaps.sort_unstable_by(f64::total_cmp);
+        let all = worst(&figures);
+        let most = |figure: fn(&Served) -> usize| all.as_ref().map(figure);
         let line = serde_json::json!({
             "fault": self.fault,
             "role": self.role,
-            "runs": runs,
+            "gap_ms": ms(self.service.gap),
+            "allowed": self.service.allowances(),
+            "runs": gaps.len(),
             "discarded": discarded,
-            "median_ms": without_service.get(runs / 2).copied().map(ms),
-            "max_ms": without_service.last().copied().map(ms),
+            "median_ms": gaps.get(gaps.len() / 2),
+            "max_ms": gaps.last(),
+            "failed": most(|it| it.failed),
+            "unknown": most(|it| it.unknown),
+            "local_only": most(|it| it.local_only),
+            "false_misses": most(|it| it.false_misses),
             "acknowledged": history.acknowledged(),
+            "ledger": history.ledger(),
             "evicted": history.evictions(),
+            "final_failures": history.final_failures,
+            "final_misses": history.final_misses,
             "lost": lost,
             "wrong": found.len() - lost,
             "suspected": cluster.has_suspected_a_store(),
@@ -423,7 +479,29 @@ impl Row {
         if let Some(verdict) = found.first() {
             panic!("{verdict}");
         }
+        assert!(early.is_empty(), "evicted before what was put earlier: {}", early.join("\n"));
+        assert_eq!(history.final_failures, 0, "final reads failed, with all faults over");
     }
+}
+
+fn ms(gap: Duration) -> f64 {
+    (gap.as_secs_f64() * 1e4).round() / 10.0
+}
+
+/// Waits until each client has been served for each kind of call that it makes, by calls that begin from now on.
+async fn all_served(recorder: &Recorder) {
+    let since = recorder.now();
+    until("each client is served", async || {
+        recorder.look(|operations| unserved(operations, since).is_empty())
+    })
+    .await;
+}
+
+/// What each client got since then, where these stores have lost their memory.
+fn served_from(recorder: &Recorder, gone: &[(StoreId, u64)], since: u64, counted: Counted) -> Vec<Served> {
+    let lost = |history: History, (store, at): &(StoreId, u64)| history.with_loss(*store, *at);
+    let history = gone.iter().fold(recorder.history(), lost);
+    served(&history.all(), &(since..recorder.now()), counted)
 }
 
 /// Every call that ended since then took no longer than it may.
@@ -433,18 +511,4 @@ fn assert_in_time(recorder: &Recorder, deadlines: Deadlines, since: u64, stalled
         let may = deadlines.of(operation.action);
         assert!(took <= may + LATE + stalled, "a call that may take {may:?} took {took:?}: {operation}");
     }
-}
-
-/// The longest time between two acknowledged puts, from `since` to the end of the record.
-fn longest_gap(recorder: &Recorder, since: u64) -> Duration {
-    let operations = recorder.history().operations;
-    let mut acknowledged: Vec<u64> = operations
-        .iter()
-        .filter(|operation| operation.outcome == Outcome::Stored && operation.end >= since)
-        .map(|operation| operation.end)
-        .collect();
-    acknowledged.push(since);
-    acknowledged.sort_unstable();
-    let longest = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max();
-    Duration::from_nanos(longest.unwrap_or(0))
 }

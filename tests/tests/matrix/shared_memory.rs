@@ -1,9 +1,12 @@
 //! Clients that share memory with the stores.
 
+use std::time::Duration;
+
+use mc_tests::service::Service;
 use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
-use crate::row::{Row, SHORT_OF_A_STORE};
+use crate::row::Row;
 use crate::transport::{Writer, kill_stores};
 
 /// Bytes that clients wrote to a store through shared memory.
@@ -16,8 +19,12 @@ async fn all_written(cluster: &Cluster) -> f64 {
 /// Its memory can still be read by those who have mapped it, and means nothing any more.
 #[tokio::test]
 async fn kill_store() {
-    let row = Row::new("kill -9", "one of two stores, through shared memory");
-    let row = row.cluster(|cluster| cluster.stores(2)).shared_memory().live_within(SHORT_OF_A_STORE);
+    let row = Row::new(
+        "kill -9",
+        "one of two stores, through shared memory",
+        Service::interrupted(Duration::from_secs(2)).failed(20, "store gone"),
+    );
+    let row = row.cluster(|cluster| cluster.stores(2)).shared_memory();
     kill_stores(row, WRITTEN).await;
 }
 
@@ -25,7 +32,7 @@ async fn kill_store() {
 #[tokio::test]
 async fn stop_client() {
     let mut writer = None;
-    Row::new("SIGSTOP", "a client that writes through shared memory, then goes on")
+    Row::new("SIGSTOP", "a client that writes through shared memory, then goes on", Service::unaffected())
         .cluster(|cluster| cluster.stores(2).segment("64mb"))
         .shared_memory()
         .run(async |round| {
@@ -39,6 +46,7 @@ async fn stop_client() {
             until("it writes", goes_on).await;
             writer.signal(Signal::STOP);
             round.struck();
+            round.spell(Duration::ZERO).await;
             round.running.acknowledged(50).await;
             writer.signal(Signal::CONT);
         })

@@ -4,7 +4,7 @@ use mc_client::{Code, Put};
 use mc_tests::{DiskError, SmallDisk, until};
 
 use crate::disks::ends_because;
-use crate::row::Row;
+use crate::row::{FORMED, Row};
 use crate::witness::Direct;
 
 const SIZE: &str = "96m";
@@ -19,43 +19,47 @@ const ENTRY: usize = 4096;
 /// on with what frees something; only where there is no room at all the log cannot be written, which ends that master.
 #[tokio::test]
 async fn fills_up() {
-    Row::new("disk of 96 MiB fills up", "all masters to half of the reserve, then the leader to the brim")
-        .cluster(|cluster| cluster.master_args(FLAGS))
-        .small_disks(SIZE)
-        .run(async |round| {
-            let client = round.cluster.client().await;
-            until("a key is put", async || {
-                matches!(client.put("to be removed", b"value").await, Ok(Put::Stored | Put::AlreadyExists))
-            })
-            .await;
-            for disk in round.disks {
-                disk.fill(LEFT);
-            }
-            until("puts are refused", async || {
-                let put = client.put("never put", b"value").await;
-                put.is_err_and(|error| error.code == Code::DiskNearlyFull)
-            })
-            .await;
-            until("the log goes on", async || client.remove("to be removed", true).await.is_ok()).await;
-            for master in &mut round.cluster.masters {
-                master.assert_not_ended();
-            }
-
-            let leader = round.leader().await;
-            let direct = Direct::to(round.cluster, leader);
-            round.disks[leader].fill(0);
-            round.hit().await;
-            // The log may find room in its file, where entries were that a snapshot has replaced.
-            until("it finds no more", async || {
-                direct.lengthen_the_log(ENTRY).await;
-                !round.cluster.masters[leader].is_running()
-            })
-            .await;
-            ends_because(round, leader, DiskError::Full).await;
-            round.struck();
-            round.service_is_owed();
-            round.disks.iter().for_each(SmallDisk::empty);
-            round.cluster.masters[leader].start();
+    Row::new(
+        "disk of 96 MiB fills up",
+        "all masters to half of the reserve, then the leader to the brim",
+        FORMED,
+    )
+    .cluster(|cluster| cluster.master_args(FLAGS))
+    .small_disks(SIZE)
+    .run(async |round| {
+        let client = round.cluster.client().await;
+        until("a key is put", async || {
+            matches!(client.put("to be removed", b"value").await, Ok(Put::Stored | Put::AlreadyExists))
         })
         .await;
+        for disk in round.disks {
+            disk.fill(LEFT);
+        }
+        until("puts are refused", async || {
+            let put = client.put("never put", b"value").await;
+            put.is_err_and(|error| error.code == Code::DiskNearlyFull)
+        })
+        .await;
+        until("the log goes on", async || client.remove("to be removed", true).await.is_ok()).await;
+        for master in &mut round.cluster.masters {
+            master.assert_not_ended();
+        }
+
+        let leader = round.leader().await;
+        let direct = Direct::to(round.cluster, leader);
+        round.disks[leader].fill(0);
+        round.hit().await;
+        // The log may find room in its file, where entries were that a snapshot has replaced.
+        until("it finds no more", async || {
+            direct.lengthen_the_log(ENTRY).await;
+            !round.cluster.masters[leader].is_running()
+        })
+        .await;
+        ends_because(round, leader, DiskError::Full).await;
+        round.struck();
+        round.service_is_owed();
+        round.disks.iter().for_each(SmallDisk::empty);
+        round.cluster.masters[leader].start();
+    })
+    .await;
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Cluster, Link, Workload, fill, mcctl, until};
 
 use crate::membership::{added, removed};
-use crate::row::{Row, Who};
+use crate::row::{FAILOVER, Row, Who};
 
 const EVERY: [&str; 4] = ["--snapshot-log-entries", "400", "--keep-log-entries", "100"];
 /// Puts after which the log of a follower that was away ends before that of the leader begins: two entries each.
@@ -18,15 +19,15 @@ const OBJECTS: u64 = 20_000;
 /// A learner that lacks so many entries has not caught up.
 const LAGS: u64 = 1_000;
 
-fn row(role: &'static str) -> Row {
-    Row::new("snapshot install under load, log purged", role)
+fn row(role: &'static str, service: Service) -> Row {
+    Row::new("snapshot install under load, log purged", role, service)
         .cluster(|cluster| cluster.master_args(EVERY))
         .workload(Workload::growing(4))
 }
 
 #[tokio::test]
 async fn snapshot_to_lagging_follower() {
-    row("follower")
+    row("follower", Service::unaffected())
         .run_at(Who::Follower, async |round, follower| {
             let taken =
                 |cluster: &Cluster| cluster.masters[follower].output().matches("took a snapshot").count();
@@ -42,7 +43,7 @@ async fn snapshot_to_lagging_follower() {
 
 #[tokio::test]
 async fn leader_killed_while_it_sends_a_snapshot() {
-    row("leader, killed while a follower is sent one")
+    row("leader, killed while a follower is sent one", FAILOVER)
         .run_at(Who::Leader, async |round, leader| {
             let follower = (leader + 1) % 3;
             round.cluster.masters[follower].kill9();
@@ -59,7 +60,7 @@ async fn leader_killed_while_it_sends_a_snapshot() {
             round.hit().await;
             round.struck();
             round.cluster.links().heal();
-            round.running.acknowledged(1).await;
+            round.all_served().await;
             round.cluster.masters[leader].start();
         })
         .await;
@@ -90,7 +91,7 @@ async fn lags_without_a_vote(cluster: &Cluster, learner: &str) {
 /// once its links are wide again. The cluster works as if it were not there.
 #[tokio::test]
 async fn lagging_learner() {
-    row("learner, a fourth master, over links of 16 KiB/s")
+    row("learner, a fourth master, over links of 16 KiB/s", Service::unaffected())
         .cluster(|cluster| cluster.masters(4))
         .run(async |round| {
             if round.number == 0 {

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Cluster, ClusterBuilder, Process, http_get, until, until_within};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::row::{Round, Row, Who};
+use crate::row::{HANDOVER, Round, Row, Who};
 use crate::witness::Direct;
 
 const SPELL: Duration = Duration::from_secs(3);
+/// Nobody gets the processor when it is needed.
+const STARVED: Service = Service::interrupted(Duration::from_millis(1_000));
+const FLOODED: Service = Service::interrupted(Duration::from_millis(1_000));
 /// Message of the allocator when the kernel refuses it memory.
 const REFUSED: &str = "unable to allocate memory";
 /// Less than any master has: it gets no more.
@@ -73,21 +77,20 @@ impl Drop for Busy {
 
 #[tokio::test]
 async fn no_processor() {
-    Row::new("processors taken by 4 busy threads each", "all masters")
+    Row::new("processors taken by 4 busy threads each", "all masters", STARVED)
         .run(async |round| {
             let cores = std::thread::available_parallelism().map_or(2, usize::from);
+            let began = Instant::now();
             let busy = Busy::new(4 * cores);
-            tokio::time::sleep(SPELL).await;
+            round.spell(SPELL).await;
             // The masters had less than the other half, together with all else on this machine.
-            if busy.end() > SPELL * cores as u32 / 2 {
+            if busy.end() > began.elapsed() * cores as u32 / 2 {
                 round.struck();
             }
         })
         .await;
 }
 
-/// A flood lasts twice as long as a row may be without service, so that a leader that serves nobody meanwhile fails it.
-const FLOOD: Duration = Duration::from_secs(10);
 /// Descriptors of a leader that is flooded.
 const FEW: u64 = 64;
 
@@ -145,7 +148,7 @@ async fn hold(mut connection: TcpStream, first: &[u8]) {
 /// Silent connections to each port of the leader, more than it has descriptors. All its ports answer, and puts go on.
 #[tokio::test]
 async fn idle_connections() {
-    Row::new("200 silent connections to each port, 64 descriptors", "leader")
+    Row::new("200 silent connections to each port, 64 descriptors", "leader", FLOODED)
         .run_at(Who::Leader, async |round, leader| {
             let limit = round.cluster.masters[leader].limit_descriptors(FEW);
             let ports = [
@@ -159,8 +162,7 @@ async fn idle_connections() {
             }
             round.hit().await;
             round.struck();
-            tokio::time::sleep(FLOOD).await;
-            round.running.acknowledged(50).await;
+            round.spell(SPELL).await;
             until("the leader's HTTP port answers", async || {
                 let answer = http_get(round.cluster.master_http(leader), "/livez").await;
                 answer.is_ok_and(|(code, _)| code == 200)
@@ -177,15 +179,14 @@ async fn idle_connections() {
 /// Headers of HTTP requests that come byte by byte.
 #[tokio::test]
 async fn trickling_headers() {
-    Row::new("300 HTTP requests at a byte a second, 64 descriptors", "leader, which leads on")
+    Row::new("300 HTTP requests at a byte a second, 64 descriptors", "leader, which leads on", FLOODED)
         .run_at(Who::Leader, async |round, leader| {
             let limit = round.cluster.masters[leader].limit_descriptors(FEW);
             let flood = Flood::of(300, round.cluster.master_http(leader), b"GET /livez HTTP/1.1\r\nx: ");
             flood.closed(300).await;
             round.hit().await;
             round.struck();
-            tokio::time::sleep(FLOOD).await;
-            round.running.acknowledged(50).await;
+            round.spell(SPELL).await;
             let leads = round.cluster.status(leader).await.is_some_and(|status| status.role == "leader");
             round.claim(leads, "the leader leads on");
             drop(flood);
@@ -198,7 +199,7 @@ async fn trickling_headers() {
 /// the hand-over before.
 #[tokio::test]
 async fn no_descriptors() {
-    Row::new("no more descriptors", "leader, which hands over")
+    Row::new("no more descriptors", "leader, which hands over", HANDOVER)
         .run_at(Who::Leader, async |round, leader| {
             // A closed connection leaves a descriptor free, so the limit follows.
             let no_more = |process: &Process| process.limit_descriptors(process.first_free_descriptor());
@@ -210,7 +211,7 @@ async fn no_descriptors() {
                 round.cluster.find_leader().await.is_some_and(|now| now != leader)
             })
             .await;
-            round.running.acknowledged(50).await;
+            round.all_served().await;
             round.cluster.masters[leader].limit_descriptors(limit);
         })
         .await;
@@ -231,7 +232,7 @@ fn asking_as_needed(cluster: ClusterBuilder) -> ClusterBuilder {
 /// that fails elsewhere (a thread's stack, say) may be survived, or end it with an error. Either way the others go on,
 /// and with memory again, after a restart if it ended, it is as good as before.
 async fn no_memory(who: Who) {
-    Row::new("no more memory than it has, under calls of 8 MiB", who.role())
+    Row::new("no more memory than it has, under calls of 8 MiB", who.role(), who.lost())
         .cluster(asking_as_needed)
         .run_at(who, async |round, master| {
             let limit = starve(round, master).await;
@@ -239,7 +240,7 @@ async fn no_memory(who: Who) {
             round.struck();
             let ends = until("it ends", async || !round.cluster.masters[master].is_running());
             let _ = timeout(SPELL, ends).await;
-            round.running.acknowledged(50).await;
+            round.all_served().await;
             if round.cluster.masters[master].is_running() {
                 round.cluster.masters[master].limit_memory(limit);
             } else {

@@ -2,21 +2,27 @@
 
 use std::time::Duration;
 
+use mc_tests::service::Service;
 use mc_tests::{Link, Links, until};
 
 use crate::clients;
-use crate::row::{Row, SHORT_OF_A_STORE};
+use crate::row::Row;
 
 /// Longer than the calls may take, and than a store may be silent.
 const SPELL: Duration = Duration::from_secs(3);
 
-fn row(fault: &'static str, role: &'static str) -> Row {
-    clients::row(fault, role).cluster(|cluster| cluster.store_links()).live_within(SHORT_OF_A_STORE)
+fn row(fault: &'static str, role: &'static str, service: Service) -> Row {
+    clients::row(fault, role, service).cluster(|cluster| cluster.store_links())
 }
+
+/// The store looks for the leader, and registers.
+const HEARD: Service = Service::interrupted(Duration::from_millis(2_500))
+    .failed(200, "store not heard yet")
+    .false_misses(100, "store not heard yet");
 
 /// Clients do not reach the store, and the masters hear that it lives: calls fail in time, or miss.
 async fn from_clients(fault: &'static str, role: &'static str, cut: impl Fn(&Links)) {
-    row(fault, role)
+    row(fault, role, Service::unaffected())
         .run(async |round| {
             let since = round.running.recorder().now();
             cut(round.cluster.links());
@@ -56,7 +62,8 @@ async fn answers_lost() {
 
 async fn badly(fault: &'static str, link: Link) {
     let worsen = |links: &Links| links.between(&[links.clients()], &[links.stores()], link);
-    clients::badly(row(fault, "all links between clients and the store"), worsen).await;
+    let service = Service::interrupted(Duration::from_millis(1_000));
+    clients::badly(row(fault, "all links between clients and the store", service), worsen).await;
 }
 
 rows! {
@@ -67,7 +74,7 @@ rows! {
 /// The masters do not hear the store, which clients still reach: no put is placed there, and what it holds is there again
 /// when it is heard.
 async fn from_masters(fault: &'static str, role: &'static str, link: Link) {
-    row(fault, role)
+    row(fault, role, HEARD)
         .run(async |round| {
             let links = round.cluster.links();
             links.between(&[links.stores()], &links.masters(), link);

@@ -28,10 +28,6 @@ async fn place(client: &Client, n: usize) -> Option<StoreId> {
     Some(client.admin().lookup(key(n)).await.unwrap()?.replicas[0].store)
 }
 
-async fn id_of(cluster: &Cluster, store: usize) -> StoreId {
-    cluster.store_status(store).await["id"].as_str().expect("an id").parse().expect("in hexadecimal")
-}
-
 /// Waits until the master has said, after so many lines of its log, that it suspects no store any more.
 async fn believes_all_again(cluster: &Cluster, lines: usize) {
     until("the log says that a suspect store is believed", async || {
@@ -48,7 +44,7 @@ async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_onc
     let fault = faults.plan("a store that holds keys is killed");
     let client = cluster.client().await;
     let stores = fill(&client).await;
-    let (dead, other) = (id_of(&cluster, 0).await, id_of(&cluster, 1).await);
+    let (dead, other) = (cluster.store_id(0).await, cluster.store_id(1).await);
     let (lost, kept): (Vec<usize>, Vec<usize>) = (0..KEYS).partition(|n| stores[*n] == dead);
     assert!(!lost.is_empty() && !kept.is_empty(), "both stores hold keys: {stores:?}");
     // Clients whose objects are all on the other store: to them nothing happens.
@@ -105,7 +101,7 @@ async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_onc
     // It comes back with the same id and empty memory, and is used again.
     cluster.stores[0].start();
     cluster.ready().await;
-    assert_eq!(id_of(&cluster, 0).await, dead);
+    assert_eq!(cluster.store_id(0).await, dead);
     for n in 0..KEYS {
         let put = if lost.contains(&n) { 2 } else { 1 };
         assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&bytes(n, put)[..]));

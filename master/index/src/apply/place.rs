@@ -5,6 +5,7 @@ use mc_types::{Code, Replication, StoreId};
 use smallvec::SmallVec;
 
 use super::EntryFacts;
+use crate::bounds::bound;
 use crate::command::{PlacedReplica, PutStartItem};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
@@ -71,7 +72,7 @@ impl Placer {
             capacity: sum,
             largest,
             random,
-            take_back_left: TAKE_BACK_MAX,
+            take_back_left: bound(TAKE_BACK_MAX, 2),
             full: BTreeMap::new(),
             #[cfg(test)]
             searches: 0,

@@ -37,6 +37,7 @@ const FEW_CLIENTS: usize = 4;
 const FEW_CALLERS_OF_EACH: usize = 32;
 const BATCH: usize = 8;
 const KEY_BYTES: usize = 200;
+const PUT_DEADLINE: Duration = Duration::from_secs(5);
 const FLOOD: Duration = Duration::from_secs(6);
 /// How long a flood goes on with all masters well, and then as long past a follower that takes little or nothing of it.
 const PHASE: Duration = Duration::from_secs(5);
@@ -205,11 +206,15 @@ async fn start_puts(
 }
 
 /// Outcomes of the library's callers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Met {
     stored: usize,
     exhausted: usize,
     late: usize,
+    /// Errors, in words, that came long before the deadline and were no refusal.
+    failed: Vec<String>,
+    /// The last key that was stored.
+    last: Option<String>,
     slowest: Duration,
 }
 
@@ -223,16 +228,20 @@ async fn put_batches(client: mc_client::Client, name: String, end: Instant) -> M
         let key = |n| format!("{name}/{call}/{n:0>width$}", width = KEY_BYTES - 20);
         let keys: Vec<String> = (0..BATCH).map(key).collect();
         let puts: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &b"v"[..])).collect();
-        let options = PutOptions::default().with_deadline(Duration::from_secs(5));
+        let options = PutOptions::default().with_deadline(PUT_DEADLINE);
         let asked = Instant::now();
-        for answer in client.batch_put(&puts, &options).await {
+        for (key, answer) in keys.iter().zip(client.batch_put(&puts, &options).await) {
             match answer {
-                Ok(Put::Stored) => met.stored += 1,
+                Ok(Put::Stored) => {
+                    met.stored += 1;
+                    met.last = Some(key.clone());
+                }
                 Ok(other) => panic!("a new key was put, and the answer is {other:?}"),
                 // Refused until the deadline.
                 Err(error) if error.code == Code::ResourceExhausted => met.exhausted += 1,
                 // Begun, and too late: nothing is promised.
-                Err(_) => met.late += 1,
+                Err(_) if asked.elapsed() + SLOW_DOWN >= PUT_DEADLINE => met.late += 1,
+                Err(error) => met.failed.push(format!("after {:?}: {error}", asked.elapsed())),
             }
         }
         met.slowest = met.slowest.max(asked.elapsed());
@@ -260,13 +269,22 @@ fn put_with(
 fn stored(met: &[Met]) -> usize {
     let stored: usize = met.iter().map(|met| met.stored).sum();
     println!(
-        "{stored} keys stored by {} callers of the library, {} refused, {} too late, slowest {:?}",
+        "{stored} keys stored by {} callers of the library, {} refused, {} too late, {} failed, slowest {:?}",
         met.len(),
         met.iter().map(|met| met.exhausted).sum::<usize>(),
         met.iter().map(|met| met.late).sum::<usize>(),
+        met.iter().map(|met| met.failed.len()).sum::<usize>(),
         met.iter().map(|met| met.slowest).max().unwrap_or_default()
     );
     stored
+}
+
+/// What a caller was told last to be stored is there.
+async fn what_was_stored_is_there(client: &mc_client::Client, met: &[Met]) {
+    let keys: Vec<_> = met.iter().filter_map(|met| met.last.as_ref()).collect();
+    for (key, found) in keys.iter().zip(client.batch_peek(&keys).await) {
+        assert!(found.expect("the leader answers").is_there(), "{key} was stored, and is gone");
+    }
 }
 
 async fn a_put_is_taken(client: &mc_client::Client, key: &str) {
@@ -281,6 +299,9 @@ async fn one_phase(clients: &[mc_client::Client], flood: &str) -> usize {
     let met = put_with(clients, FEW_CALLERS_OF_EACH, flood, Instant::now() + PHASE).join_all().await;
     let stored = stored(&met);
     assert!(met.iter().all(|met| met.stored > 0), "a majority takes puts of everybody");
+    let failed: Vec<_> = met.iter().flat_map(|met| &met.failed).collect();
+    assert!(failed.is_empty(), "{} puts failed, the first {}", failed.len(), failed[0]);
+    what_was_stored_is_there(&clients[0], &met).await;
     stored
 }
 
@@ -378,7 +399,9 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
     assert!(counted >= 1.0, "the refusals are counted");
 
     before.assert_outlived(&cluster, GROWTH + connections as u64 * GROWTH_OF_EACH).await;
-    a_put_is_taken(&cluster.client().await, "after the flood").await;
+    let client = cluster.client().await;
+    a_put_is_taken(&client, "after the flood").await;
+    what_was_stored_is_there(&client, &met).await;
 }
 
 /// Many large replies that nobody reads. They are kept up to a bound, then reads are refused, and puts go on; reads do, too,

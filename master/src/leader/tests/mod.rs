@@ -1,2 +1,3 @@
 mod refused;
 mod upgrade;
+mod work;

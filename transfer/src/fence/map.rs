@@ -573,6 +573,17 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_of_the_records_is_counted() {
+        let mut map = map();
+        assert_eq!(map.bytes(), 0);
+        for i in 0..1_000u64 {
+            write(&mut map, i * 16..i * 16 + 8, i, 0).unwrap();
+        }
+        let each = map.bytes() / map.records();
+        assert!((size_of::<Record>()..=64).contains(&each), "{each}");
+    }
+
+    #[test]
     fn entries_do_not_pile_up() {
         let mut map = map();
         for i in 0..10_000u64 {

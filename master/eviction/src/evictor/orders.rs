@@ -306,6 +306,14 @@ mod tests {
         ranks.into_iter().rev().map(|(_, _, at)| at).collect()
     }
 
+    #[test]
+    fn the_common_order_keeps_what_it_has_learned_while_it_is_empty() {
+        let mut orders = Orders::default();
+        orders.change(0, |policy| policy.set_once_share(7 << 28));
+        orders.drop_empty();
+        assert_eq!(orders.policy(0).map(Policy::once_share), Some(7 << 28));
+    }
+
     fn those(orders: &Orders, has: impl Fn(&Policy<Tracked>) -> bool) -> BTreeSet<usize> {
         (0..orders.len()).filter(|at| has(&orders.all[*at].policy)).collect()
     }

@@ -3,6 +3,7 @@
 #[path = "../../../index/tests/support/mod.rs"]
 mod support;
 
+mod bounds;
 mod size_shift;
 
 use mc_eviction::{

@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use mc_types::{Code, Replication, StoreId};
 use smallvec::SmallVec;
+use triomphe::Arc;
 
 use super::EntryFacts;
 use crate::bounds::bound;
@@ -10,16 +11,16 @@ use crate::command::{PlacedReplica, PutStartItem};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
 use crate::state::State;
+use crate::stores::{Place, Places};
+use crate::work::count_work;
 
 /// Maximum number of held ranges that the puts of one entry may take back.
 pub(crate) const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
 pub(crate) struct Placer {
-    /// Segments of live stores that are not suspect, by store and number.
-    candidates: Vec<Candidate>,
-    /// Sum of their capacities.
-    capacity: u64,
+    /// Segments of live stores that are not suspect.
+    candidates: Arc<Places>,
     /// Bytes of the largest live segment, including those of suspect stores.
     largest: u64,
     random: SplitMix64,
@@ -35,42 +36,14 @@ pub(crate) struct Placer {
 /// Stores that must not take a replica: those the item avoids and those that have one. Ascending, without duplicates.
 type Avoided = SmallVec<[StoreId; 4]>;
 
-#[derive(Clone, Copy)]
-struct Candidate {
-    segment: u32,
-    store: StoreId,
-    capacity: u64,
-    /// Sum of the capacities of this candidate and those before it.
-    until: u64,
-    tcp_only: bool,
-}
-
 impl Placer {
     pub(crate) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
-        let mut candidates = Vec::new();
-        let mut largest = 0;
-        for (id, store) in state.stores.iter() {
-            let Some(mounted) = &store.mounted else { continue };
-            let tcp_only = mounted.is_tcp_only();
-            for number in mounted.numbers() {
-                let Some(space) = state.segments.space(number) else { continue };
-                let capacity = space.alloc.capacity();
-                largest = largest.max(capacity);
-                if !suspects.contains(&id) {
-                    candidates.push(Candidate { segment: number, store: id, capacity, until: 0, tcp_only });
-                }
-            }
-        }
-        let mut sum = 0u64;
-        for candidate in &mut candidates {
-            sum = sum.saturating_add(candidate.capacity);
-            candidate.until = sum;
-        }
+        let all = state.stores.places(&state.segments);
+        let candidates = if suspects.is_empty() { Arc::clone(all) } else { Arc::new(all.without(suspects)) };
         let random = SplitMix64::new(0);
         Self {
             candidates,
-            capacity: sum,
-            largest,
+            largest: all.largest,
             random,
             take_back_left: bound(TAKE_BACK_MAX, 2),
             full: BTreeMap::new(),
@@ -135,14 +108,14 @@ impl Placer {
         entry: &EntryFacts<'_>,
         item: &PutStartItem,
         avoided: Avoided,
-    ) -> Option<(Candidate, u64)> {
+    ) -> Option<(Place, u64)> {
         // If no store had room with none avoided, or with this set avoided, none has it now.
         if let Some(sets) = self.full.get(&item.size)
             && (sets.contains(&Avoided::new()) || sets.contains(&avoided))
         {
             return None;
         }
-        let fits = |c: &Candidate| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
+        let fits = |c: &Place| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
         let found = self.search(state, entry, item, &fits);
         if found.is_none() {
             self.full.entry(item.size).or_default().insert(avoided);
@@ -155,22 +128,22 @@ impl Placer {
         state: &mut State,
         entry: &EntryFacts<'_>,
         item: &PutStartItem,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
+        fits: &dyn Fn(&Place) -> bool,
+    ) -> Option<(Place, u64)> {
         #[cfg(test)]
         {
             self.searches += 1;
         }
         for &store in &item.preferred {
-            let from = self.candidates.partition_point(|c| c.store < store);
-            let to = self.candidates.partition_point(|c| c.store <= store);
+            let from = self.candidates.all.partition_point(|c| c.store < store);
+            let to = self.candidates.all.partition_point(|c| c.store <= store);
             let found = self.first_with_room(from..to, state, item.size, fits);
             if found.is_some() {
                 return found;
             }
         }
         self.better_of_two(state, item.size, fits)
-            .or_else(|| self.first_with_room(0..self.candidates.len(), state, item.size, fits))
+            .or_else(|| self.first_with_room(0..self.candidates.all.len(), state, item.size, fits))
             .or_else(|| self.take_back(state, entry, item.size, fits))
     }
 
@@ -183,12 +156,12 @@ impl Placer {
         &mut self,
         state: &mut State,
         size: u64,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
+        fits: &dyn Fn(&Place) -> bool,
+    ) -> Option<(Place, u64)> {
         let mut pick = || {
-            let drawn = self.random.below_u64(self.capacity)?;
-            let at = self.candidates.partition_point(|candidate| candidate.until <= drawn);
-            self.candidates.get(at).copied().filter(|c| fits(c))
+            let drawn = self.random.below_u64(self.candidates.capacity())?;
+            let at = self.candidates.all.partition_point(|candidate| candidate.until <= drawn);
+            self.candidates.all.get(at).copied().filter(|c| fits(c))
         };
         let (a, b) = (pick(), pick());
         let (first, second) = match (a, b) {
@@ -208,13 +181,12 @@ impl Placer {
         among: Range<usize>,
         state: &mut State,
         size: u64,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
-        let candidates = &self.candidates[among];
+        fits: &dyn Fn(&Place) -> bool,
+    ) -> Option<(Place, u64)> {
+        let candidates = &self.candidates.all[among];
         let (before, after) = candidates.split_at(self.random.below(candidates.len())?);
-        after
-            .iter()
-            .chain(before)
+        let candidates = after.iter().chain(before).inspect(|_| count_work(1));
+        candidates
             .filter(|c| fits(c))
             .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (*c, offset)))
     }
@@ -228,13 +200,13 @@ impl Placer {
         state: &mut State,
         entry: &EntryFacts<'_>,
         size: u64,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
+        fits: &dyn Fn(&Place) -> bool,
+    ) -> Option<(Place, u64)> {
         while self.take_back_left > 0 {
             let usable = |&(time, number): &(_, u32)| {
                 let key = (state.segments.get(number)?.store, number);
-                let at = self.candidates.binary_search_by_key(&key, |c| (c.store, c.segment)).ok()?;
-                let candidate = self.candidates[at];
+                let at = self.candidates.all.binary_search_by_key(&key, |c| (c.store, c.segment)).ok()?;
+                let candidate = self.candidates.all[at];
                 (fits(&candidate) && (candidate.tcp_only || time <= entry.now)).then_some(candidate)
             };
             let chosen = state.segments.holding().find_map(|held| usable(&held))?;
@@ -251,8 +223,8 @@ impl Placer {
 }
 
 /// Whether `a` has a larger part of its space free than `b`.
-fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
-    let free = |c: Candidate| {
+fn has_more_free(state: &State, a: Place, b: Place) -> bool {
+    let free = |c: Place| {
         let used = state.segments.space(c.segment).map_or(c.capacity, |space| space.alloc.used());
         u128::from(c.capacity - used)
     };

@@ -1,0 +1,63 @@
+use std::collections::BTreeSet;
+
+use mc_types::StoreId;
+
+use super::{Segments, Stores};
+use crate::work::count_work;
+
+/// A segment that can take puts.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Number of the segment within the cluster.
+    pub(crate) segment: u32,
+    pub(crate) store: StoreId,
+    pub(crate) capacity: u64,
+    /// Sum of the capacities of this segment and those before it.
+    pub(crate) until: u64,
+    pub(crate) tcp_only: bool,
+}
+
+/// The segments that can take puts, by store and number.
+#[derive(Clone, Default)]
+pub(crate) struct Places {
+    pub(crate) all: Vec<Place>,
+    /// Bytes of the largest one.
+    pub(crate) largest: u64,
+}
+
+impl Places {
+    /// Gathers the live segments of mounted stores.
+    pub(super) fn of(stores: &Stores, segments: &Segments) -> Self {
+        let mut all = Vec::new();
+        for (store, known) in stores.iter() {
+            let Some(mounted) = &known.mounted else { continue };
+            let tcp_only = mounted.is_tcp_only();
+            for segment in mounted.numbers() {
+                let Some(space) = segments.space(segment) else { continue };
+                all.push(Place { segment, store, capacity: space.alloc.capacity(), until: 0, tcp_only });
+            }
+        }
+        Self::new(all)
+    }
+
+    /// Returns those that are not on some stores.
+    pub(crate) fn without(&self, stores: &BTreeSet<StoreId>) -> Self {
+        count_work(self.all.len());
+        Self::new(self.all.iter().filter(|place| !stores.contains(&place.store)).copied().collect())
+    }
+
+    fn new(mut all: Vec<Place>) -> Self {
+        let mut sum = 0u64;
+        for place in &mut all {
+            sum = sum.saturating_add(place.capacity);
+            place.until = sum;
+        }
+        let largest = all.iter().map(|place| place.capacity).max().unwrap_or_default();
+        Self { all, largest }
+    }
+
+    /// Sum of their capacities.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.all.last().map_or(0, |last| last.until)
+    }
+}

@@ -81,7 +81,7 @@ pub(crate) fn is_mountable(mount: &MountStore) -> bool {
 pub(crate) struct Stores {
     by_id: CowMap<StoreId, Arc<Store>>,
     absent: usize,
-    /// Segments that can take puts, once they are asked for: gathering them anew for each entry is linear in the stores.
+    /// Segments that can take puts, once they are asked for: gathering them for each entry would be linear in the stores.
     places: OnceLock<Arc<Places>>,
 }
 

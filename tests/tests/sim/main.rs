@@ -64,7 +64,7 @@
 //!
 //! # That it bites
 //!
-//! `planted.patch` puts six known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/simulation.md.
+//! `tests/planted.patch` puts known bugs back; `MC_BUG` chooses one. What was found is in docs/simulation.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod caller;

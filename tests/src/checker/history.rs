@@ -11,6 +11,8 @@ pub enum Action {
     PutIfAbsent(Digest),
     /// Put this value whatever is there.
     Upsert(Digest),
+    /// Put this value whatever is there, and keep it from eviction.
+    UpsertPinned(Digest),
     /// Read the value.
     Get,
     /// Ask whether there is a value.
@@ -54,8 +56,12 @@ pub enum Outcome {
     Evicted,
     /// The operation certainly had no effect, and its answer tells nothing.
     Failed,
+    /// A put that its client gave up before its end: it certainly had no effect.
+    Aborted,
     /// The operation may have taken effect, may still do so, or never will.
     Unknown,
+    /// The same, and it is no failure: the caller dropped the call, or its answer does not tell.
+    Untold,
 }
 
 /// One operation of one client on one key.
@@ -75,11 +81,18 @@ pub struct Operation {
     pub end: u64,
 }
 
+impl Outcome {
+    /// Returns whether the operation may take effect at any time after its start, or never.
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, Self::Unknown | Self::Untold)
+    }
+}
+
 impl Action {
     /// Returns the value that it may write.
     pub(crate) fn writes(self) -> Option<Digest> {
         match self {
-            Self::PutIfAbsent(digest) | Self::Upsert(digest) => Some(digest),
+            Self::PutIfAbsent(digest) | Self::Upsert(digest) | Self::UpsertPinned(digest) => Some(digest),
             Self::Get | Self::Exist | Self::Remove | Self::Evict(_) => None,
         }
     }
@@ -106,7 +119,11 @@ impl Operation {
     pub(super) fn is_no_news(&self) -> bool {
         matches!(
             self.outcome,
-            Outcome::Failed | Outcome::LocalOnly | Outcome::LocalValue(_) | Outcome::LocalMiss
+            Outcome::Failed
+                | Outcome::Aborted
+                | Outcome::LocalOnly
+                | Outcome::LocalValue(_)
+                | Outcome::LocalMiss
         )
     }
 

@@ -19,7 +19,7 @@ fn may_be_cached(put: &Operation, read: &Operation) -> bool {
     let begun = put.start <= read.end;
     begun
         && match put.outcome {
-            Outcome::Failed => false,
+            Outcome::Failed | Outcome::Aborted => false,
             Outcome::LocalOnly => put.client == read.client,
             _ => true,
         }

@@ -14,6 +14,7 @@
 mod history;
 mod local;
 mod model;
+mod pins;
 mod search;
 mod shrink;
 #[cfg(test)]
@@ -120,15 +121,21 @@ pub fn check_each(history: &[Operation], losses: impl Fn(&str) -> Losses) -> Vec
 fn by_key(history: &[Operation]) -> BTreeMap<&str, Vec<Operation>> {
     let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();
     for operation in history {
-        keys.entry(&operation.key).or_default().push(operation.clone());
+        // The search needs no reason why an outcome is unknown.
+        let outcome = match operation.outcome {
+            Outcome::Untold => Outcome::Unknown,
+            told => told,
+        };
+        keys.entry(&operation.key).or_default().push(Operation { outcome, ..operation.clone() });
     }
     keys
 }
 
 /// Judges one key; returns `None` if an order explains its operations.
 fn judge(history: &[Operation], key: &str, operations: &[Operation], losses: &Losses) -> Option<Verdict> {
-    let (stuck, operations, left_out) = if let Some(read) = local::unexplained(operations) {
-        (read, vec![read.clone()], operations.len() - 1)
+    let alone = local::unexplained(operations).or_else(|| pins::evicted(operations));
+    let (stuck, operations, left_out) = if let Some(alone) = alone {
+        (alone, vec![alone.clone()], operations.len() - 1)
     } else {
         match search::search(operations, losses, BOUND) {
             Found::Order => return None,
@@ -175,6 +182,9 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses)
         }
         _ if is_loss(stuck, losses) => {
             "an acknowledged value is gone, though it was neither removed nor evicted".to_owned()
+        }
+        Outcome::Evicted if pins::is_pinned(history, stuck) => {
+            "a value was evicted that was put with a hard pin".to_owned()
         }
         Outcome::Evicted => "the eviction of a value that was never there, or went in another way".to_owned(),
         _ => "an answer that no order of the operations explains".to_owned(),

@@ -1,7 +1,7 @@
-use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert};
+use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert, UpsertPinned};
 use Outcome::{
-    Absent, Cleared, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed,
-    Stored, Unknown, Value,
+    Aborted, Absent, Cleared, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present,
+    Removed, Stored, Unknown, Untold, Value,
 };
 
 use super::*;
@@ -117,6 +117,24 @@ fn a_miss_is_accepted_only_with_the_eviction_of_that_value() {
     rejected(&and((0, 100, Evict(B), Evicted)), Losses::None, "gone", 2);
     rejected(&and((0, 5, Evict(A), Evicted)), Losses::None, "never there", 1);
     rejected(&and((45, 100, Evict(A), Evicted)), Losses::None, "gone", 2);
+}
+
+#[test]
+fn the_eviction_of_a_pinned_value_is_rejected() {
+    let pinned = [(10, 20, UpsertPinned(A), Stored), (30, 40, Upsert(B), Stored), (50, 60, Get, Miss)];
+    accepted(&[&pinned[..], &[(10, 100, Evict(B), Evicted)]].concat());
+    rejected(&[&pinned[..2], &[(10, 100, Evict(A), Evicted)]].concat(), Losses::None, "hard pin", 1);
+}
+
+#[test]
+fn an_aborted_put_never_shows_up_and_a_dropped_one_may() {
+    rejected(&[(0, 10, PutIfAbsent(A), Aborted), (20, 30, Get, Value(A))], Losses::Allowed, "not there", 1);
+    accepted(&[(0, 10, PutIfAbsent(A), Aborted), (20, 30, PutIfAbsent(B), Stored)]);
+    let dropped = [(0, 10, PutIfAbsent(A), Untold), (20, 30, Get, Miss), (40, 50, Get, Value(A))];
+    accepted(&dropped);
+    // It takes effect once.
+    let twice = [&dropped[..], &[(60, 70, Remove, Removed), (80, 90, Get, Value(A))]].concat();
+    rejected(&twice, Losses::Allowed, "not there", 2);
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Call {
     /// Returns the kind of an action; `None` for that of the pool.
     pub fn of(action: Action) -> Option<Self> {
         match action {
-            Action::PutIfAbsent(_) | Action::Upsert(_) => Some(Self::Put),
+            Action::PutIfAbsent(_) | Action::Upsert(_) | Action::UpsertPinned(_) => Some(Self::Put),
             Action::Get => Some(Self::Get),
             Action::Exist => Some(Self::Exist),
             Action::Remove => Some(Self::Remove),
@@ -93,7 +93,8 @@ struct Answer<'a> {
 
 impl Answer<'_> {
     fn is_good(&self) -> bool {
-        let no_answer = matches!(self.operation.outcome, Outcome::Failed | Outcome::Unknown);
+        let no_answer =
+            matches!(self.operation.outcome, Outcome::Failed | Outcome::Unknown | Outcome::Untold);
         !no_answer && !self.is_local() && !self.false_miss
     }
 
@@ -111,7 +112,9 @@ pub fn served(operations: &[Operation], window: &Range<u64>, counted: Counted) -
         of_key.entry(&operation.key).or_default().push(operation);
     }
     let mut by_client: BTreeMap<u32, BTreeMap<Call, Vec<Answer<'_>>>> = BTreeMap::new();
-    for operation in operations.iter().filter(|it| it.end <= window.end) {
+    // Nothing was answered to a call that its caller dropped.
+    let answered = |it: &&Operation| it.outcome != Outcome::Untold;
+    for operation in operations.iter().filter(|it| it.end <= window.end).filter(answered) {
         let Some(call) = Call::of(operation.action) else { continue };
         let false_miss = operation.end >= window.start && is_false_miss(operation, &of_key[&*operation.key]);
         let kinds = by_client.entry(operation.client).or_default();
@@ -154,7 +157,7 @@ fn is_false_miss(miss: &Operation, of_key: &[&Operation]) -> bool {
         return false;
     }
     // A call of unknown outcome may take effect at any time after its start.
-    let last = |it: &Operation| if it.outcome == Outcome::Unknown { u64::MAX } else { it.end };
+    let last = |it: &Operation| if it.outcome.is_open() { u64::MAX } else { it.end };
     let may_take = |it: &Operation, put: &Operation| {
         let is_in_time = it.start <= miss.end && last(it) >= put.start;
         is_in_time

@@ -67,7 +67,20 @@ impl Recorder {
 
     /// Records an operation that began at `start` and has just ended.
     pub fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
-        let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
+        self.record_during(client, key, action, outcome, start..self.now());
+    }
+
+    /// Records an operation that took effect, if it did, during this span.
+    pub fn record_during(
+        &self,
+        client: u32,
+        key: &str,
+        action: Action,
+        outcome: Outcome,
+        during: Range<u64>,
+    ) {
+        let Range { start, end } = during;
+        let operation = Operation { client, key: key.to_owned(), action, outcome, start, end };
         self.operations.lock().unwrap().push(operation);
     }
 
@@ -207,6 +220,20 @@ impl History {
     /// Counts the keys that are written once, and whose places are known.
     pub fn ledger(&self) -> usize {
         self.places.len()
+    }
+
+    /// Asserts that the pool answered each call that is `owed` an answer.
+    #[track_caller]
+    pub fn assert_served(&self, owed: impl Fn(Action) -> bool) {
+        let unserved = |operation: &&Operation| {
+            let local =
+                matches!(operation.outcome, Outcome::LocalOnly | Outcome::LocalValue(_) | Outcome::LocalMiss);
+            (local || matches!(operation.outcome, Outcome::Failed | Outcome::Unknown))
+                && owed(operation.action)
+        };
+        let unserved: Vec<_> = self.operations.iter().filter(unserved).collect();
+        let first = unserved.first().map(ToString::to_string);
+        assert!(unserved.is_empty(), "{} calls got no answer of the pool, such as {first:?}", unserved.len());
     }
 
     /// Counts the acknowledged puts.

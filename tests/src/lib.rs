@@ -60,5 +60,5 @@ pub use promql::{Expression, Matcher, Selector};
 pub use roll::{RollDisk, RollOrder};
 pub use scrape::{Family, Scrape, Series};
 pub use small_disk::SmallDisk;
-pub use values::{digest, value};
-pub use workload::{Deadlines, Ledger, Mix, Running, Workload};
+pub use values::{digest, slice, value};
+pub use workload::{Deadlines, Ledger, Mix, Running, Workload, tenant_key};

@@ -1,53 +1,62 @@
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use mc_client::{Client, Error, Mode, Presence, Put, PutMode, PutOptions};
+use mc_client::{Client, Error, PinAction, PutMode, PutOptions};
 
 use super::Workload;
-use crate::checker::{Action, Outcome};
-use crate::{Recorder, Seeded, digest, value};
+use super::mix::{Single, Way};
+use super::puts::Puts;
+use crate::checker::{Action, Digest, Outcome};
+use crate::{Recorder, Seeded, tenant_key};
 
-/// The first few errors, for the reader of a failed test.
-pub(super) type Errors = Arc<Mutex<Vec<String>>>;
+/// Keys whose objects are pinned at times: one in so many.
+const ONE_PINNED_IN: u64 = 8;
 
 /// One client of a workload, whose calls are recorded.
 pub(super) struct Judged {
     pub(super) number: u32,
     pub(super) client: Client,
+    /// Name of the client's tenant; empty: the default one.
+    pub(super) tenant: String,
+    pub(super) workload: Arc<Workload>,
     pub(super) recorder: Recorder,
-    pub(super) next_put: Arc<AtomicU64>,
+    pub(super) puts: Arc<Puts>,
     pub(super) errors: Errors,
-    /// See [`Workload::cached`].
-    pub(super) cached: bool,
 }
 
-/// Keys of which a read got no value.
-#[derive(Default)]
-pub(super) struct Unread {
-    pub(super) missed: BTreeSet<String>,
-    pub(super) failed: BTreeSet<String>,
+/// The first few errors, for the reader of a failed test.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl Errors {
+    pub(super) fn note(&self, error: &Error) {
+        let mut errors = self.0.lock().unwrap();
+        if errors.len() < 20 {
+            errors.push(error.to_string());
+        }
+    }
+
+    pub(super) fn in_words(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
 }
 
 impl Judged {
-    pub(super) async fn run(&self, workload: &Workload, mut random: Seeded, stop: &AtomicBool) {
-        let mix = workload.mix;
-        let kinds = [mix.put, mix.upsert, mix.get, mix.exist, mix.remove];
+    /// Calls in the ways of the workload's mix, one after the other, until `stop` is set.
+    pub(super) async fn run(self: Arc<Self>, mut random: Seeded, stop: Arc<AtomicBool>) {
+        let workload = &self.workload;
         while !stop.load(Ordering::Relaxed) {
-            let key = key_name(random.below(workload.keys));
-            let len = random.within(workload.sizes.clone()) as usize;
-            let mut drawn = random.below(kinds.iter().sum());
-            let kind = kinds.iter().position(|weight| {
-                let hit = drawn < *weight;
-                drawn = drawn.saturating_sub(*weight);
-                hit
-            });
-            match kind {
-                Some(0) => drop(self.put(&key, len, &workload.options(PutMode::IfAbsent)).await),
-                Some(1) => drop(self.put(&key, len, &workload.options(PutMode::Upsert)).await),
-                Some(2) => drop(self.get(&key).await),
-                Some(3) => self.exist(&key).await,
-                _ => self.remove(&key).await,
+            match workload.mix.draw(&mut random) {
+                Way::Single(single) => {
+                    let key = random.below(workload.keys);
+                    self.single(single, key, &mut random).await;
+                }
+                Way::Burst => self.burst(&mut random).await,
+                Way::Batch => self.batch(&mut random).await,
+                Way::Range => self.range(&mut random).await,
+                Way::Session => self.session(&mut random).await,
+                Way::Group => self.group(&mut random).await,
+                Way::Clear => self.clear(&mut random).await,
             }
             if !workload.pace.is_zero() {
                 tokio::time::sleep(workload.pace).await;
@@ -55,111 +64,69 @@ impl Judged {
         }
     }
 
+    /// Makes a call with one key.
+    pub(super) async fn single(&self, call: Single, key: u64, random: &mut Seeded) {
+        let len = self.workload.len(key, random);
+        let name = key_name(key);
+        match call {
+            Single::Put => drop(self.put(&name, len, &self.workload.options(PutMode::IfAbsent)).await),
+            Single::Upsert => drop(self.put(&name, len, &self.workload.options(PutMode::Upsert)).await),
+            Single::Pin => {
+                let (key, pin) = (key - key % ONE_PINNED_IN, [PinAction::Hard, PinAction::Disable]);
+                let len = self.workload.len(key, random);
+                let options = self.workload.options(PutMode::Upsert).with_pin(pin[random.below(2) as usize]);
+                self.put(&key_name(key), len, &options).await;
+            }
+            Single::Get => drop(self.get(&name).await),
+            Single::Exist => {
+                let call = self.call(vec![(self.name(&name), Action::Exist)]);
+                let found = self.client.presence(&name).await;
+                call.answered([found], |call, found| call.found(found));
+            }
+            Single::Remove => {
+                let call = self.call(vec![(self.name(&name), Action::Remove)]);
+                let removed = self.client.remove(&name, true).await;
+                call.answered([removed], |call, removed| call.removed(removed));
+            }
+        }
+    }
+
     pub(super) async fn put(&self, key: &str, len: usize, options: &PutOptions) -> Outcome {
-        let value = value(key, self.next_put.fetch_add(1, Ordering::Relaxed), len);
-        let action = if options.mode == PutMode::Upsert { Action::Upsert } else { Action::PutIfAbsent };
-        let action = action(digest(&value));
-        let start = self.recorder.now();
-        let before = self.reach();
-        let outcome = match self.client.put_with(key, &value, options).await {
-            Ok(Put::Stored) => Outcome::Stored,
-            Ok(Put::AlreadyExists) if !self.cached || self.asked_the_pool(before) => Outcome::Exists,
-            // Without a leader, the client has a value of its own and stores nothing.
-            Ok(Put::AlreadyExists) => Outcome::Failed,
-            Ok(Put::LocalOnly) => Outcome::LocalOnly,
-            Err(error) => self.failed(&error),
-        };
-        self.recorder.record(self.number, key, action, outcome, start);
-        outcome
+        let (value, digest) = self.puts.begin(&self.name(key), len);
+        let call = self.call(vec![(self.name(key), action(options, digest))]);
+        let put = self.client.put_with(key, &value, options).await;
+        call.answered([put], |call, put| call.put(put))[0]
+    }
+
+    pub(super) async fn get(&self, key: &str) -> Outcome {
+        let call = self.call(vec![(self.name(key), Action::Get)]);
+        let got = self.client.get(key).await;
+        call.answered([got], |call, got| call.got(got))[0]
     }
 
     /// Records which stores hold a key that is written only once. It stays unknown if no leader says so now.
     pub(super) async fn find_places(&self, key: &str) {
         if let Ok(Some(found)) = self.client.describe(key).await {
-            self.recorder.placed(key, found.replicas.iter().map(|replica| replica.store).collect());
+            let stores = found.replicas.iter().map(|replica| replica.store).collect();
+            self.recorder.placed(&self.name(key), stores);
         }
     }
 
-    pub(super) async fn get(&self, key: &str) -> Outcome {
-        let start = self.recorder.now();
-        let before = self.reach();
-        let outcome = match self.client.get(key).await {
-            Ok(Some(value)) if !self.cached || self.asked_the_pool(before) => Outcome::Value(digest(&value)),
-            Ok(Some(value)) => Outcome::LocalValue(digest(&value)),
-            Ok(None) if self.asked_the_pool(before) => Outcome::Miss,
-            Ok(None) => Outcome::LocalMiss,
-            Err(error) => self.failed(&error),
-        };
-        self.recorder.record(self.number, key, Action::Get, outcome, start);
-        outcome
-    }
-
-    /// Reads all `keys` once.
-    pub(super) async fn read_all(&self, keys: &BTreeSet<String>) -> Unread {
-        let mut unread = Unread::default();
-        for key in keys {
-            match self.get(key).await {
-                Outcome::Value(_) => {}
-                Outcome::Miss => drop(unread.missed.insert(key.clone())),
-                _ => drop(unread.failed.insert(key.clone())),
-            }
-        }
-        unread
-    }
-
-    /// Returns whether the masters know an object with one of these keys, wherever its bytes are.
-    pub(super) async fn is_any_there(&self, keys: &BTreeSet<String>) -> bool {
-        for key in keys {
-            if self.client.presence(key).await.map_or(true, Presence::is_there) {
-                return true;
-            }
-        }
-        false
-    }
-
-    async fn exist(&self, key: &str) {
-        let start = self.recorder.now();
-        let before = self.reach();
-        let outcome = match self.client.presence(key).await {
-            Ok(Presence::Present(_)) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
-            Ok(Presence::BeingWritten | Presence::Absent) if self.asked_the_pool(before) => Outcome::Absent,
-            Ok(Presence::BeingWritten | Presence::Absent) => Outcome::LocalMiss,
-            Ok(_) => Outcome::Failed,
-            Err(error) => self.failed(&error),
-        };
-        self.recorder.record(self.number, key, Action::Exist, outcome, start);
-    }
-
-    async fn remove(&self, key: &str) {
-        let start = self.recorder.now();
-        let outcome = match self.client.remove(key, true).await {
-            Ok(true) => Outcome::Removed,
-            Ok(false) => Outcome::NothingToRemove,
-            Err(error) => self.failed(&error),
-        };
-        self.recorder.record(self.number, key, Action::Remove, outcome, start);
-    }
-
-    /// Returns whether a leader is in reach, and how often the client has lost reach of one.
-    fn reach(&self) -> (Mode, u64) {
-        (self.client.mode(), self.client.stats().local_only_entries)
-    }
-
-    /// Returns whether an answer came from the pool: the client was in reach of a leader at the start of the call
-    /// (`before`) and ever since. Any other answer may come from its own cache.
-    fn asked_the_pool(&self, before: (Mode, u64)) -> bool {
-        before.0 == Mode::Connected && before == self.reach()
-    }
-
-    fn failed(&self, error: &Error) -> Outcome {
-        let mut errors = self.errors.lock().unwrap();
-        if errors.len() < 20 {
-            errors.push(error.to_string());
-        }
-        if error.is_unknown() { Outcome::Unknown } else { Outcome::Failed }
+    /// Returns the name of a key in the history.
+    pub(super) fn name(&self, key: &str) -> String {
+        tenant_key(&self.tenant, key)
     }
 }
 
-fn key_name(key: u64) -> String {
+pub(super) fn key_name(key: u64) -> String {
     format!("key-{key}")
+}
+
+/// Returns what a put with these options asks for.
+pub(super) fn action(options: &PutOptions, value: Digest) -> Action {
+    match (options.mode, options.pin) {
+        (PutMode::Upsert, PinAction::Hard) => Action::UpsertPinned(value),
+        (PutMode::Upsert, _) => Action::Upsert(value),
+        _ => Action::PutIfAbsent(value),
+    }
 }

@@ -1,27 +1,37 @@
-//! Clients that do seeded random operations, each of which is recorded.
+//! Clients that call in seeded random ways, as engines do, and record each call.
 
+mod batches;
+mod bursts;
+mod call;
+mod clears;
 mod deadlines;
+mod groups;
 mod judged;
 mod ledger;
 mod mix;
+mod puts;
+mod ranges;
 mod running;
+mod sessions;
+mod sizes;
+mod tenants;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use mc_client::{Builder, PutMode, PutOptions, StoreId};
-use tokio::task::JoinSet;
+use mc_client::{Builder, ByteSize, PutMode, PutOptions, StoreId};
 
 pub use deadlines::Deadlines;
 pub use ledger::Ledger;
 pub use mix::Mix;
 pub use running::Running;
+pub use tenants::tenant_key;
 
-use judged::{Errors, Judged};
+use sizes::Sizes;
+use tenants::Tenant;
 
-use crate::{Recorder, Seeded};
+use crate::Seeded;
 
 /// Settings of clients that do seeded random operations on a small set of keys.
 #[derive(Clone, Debug)]
@@ -29,8 +39,11 @@ use crate::{Recorder, Seeded};
 pub struct Workload {
     seed: u64,
     clients: u32,
+    callers: u64,
     keys: u64,
-    sizes: Range<u64>,
+    sizes: Sizes,
+    bursts: Range<u64>,
+    tenants: Vec<Tenant>,
     mix: Mix,
     deadlines: Deadlines,
     preferred: Vec<StoreId>,
@@ -45,8 +58,11 @@ impl Workload {
         Self {
             seed,
             clients: 4,
+            callers: 1,
             keys: 64,
-            sizes: 1..64 << 10,
+            sizes: Sizes::Any(1..64 << 10),
+            bursts: 64..65,
+            tenants: vec![Tenant::default()],
             mix: Mix::ALL,
             deadlines: Deadlines::default(),
             preferred: Vec::new(),
@@ -59,6 +75,13 @@ impl Workload {
     /// Makes a workload that removes nothing and seldom meets a key again: what masters forget is missed.
     pub fn growing(seed: u64) -> Self {
         Self::new(seed).keys(100_000).sizes(1..512).mix(Mix::GROWING)
+    }
+
+    /// Makes a workload of three clients, each of which three callers use at once in all ways in which engines call: with
+    /// bursts of 64 to 1,000 calls, and values of 2 KiB to 8 MiB.
+    pub fn engines(seed: u64) -> Self {
+        let sizes = Sizes::OfEachKey(2 << 10..8 << 20);
+        Self { callers: 3, sizes, ..Self::new(seed) }.clients(3).mix(Mix::ENGINES).bursts(64..1_001)
     }
 
     /// Sets the number of clients, each a client of the library.
@@ -75,11 +98,23 @@ impl Workload {
 
     /// Sets the range of the values' sizes, in bytes.
     pub fn sizes(mut self, sizes: Range<u64>) -> Self {
-        self.sizes = sizes;
+        self.sizes = Sizes::Any(sizes);
         self
     }
 
-    /// Sets the weights of the operations.
+    /// Sets the range of the number of calls in a burst. Most bursts are small.
+    pub fn bursts(mut self, calls: Range<u64>) -> Self {
+        self.bursts = calls;
+        self
+    }
+
+    /// Divides the clients among tenants, each with a quota or without one, instead of the default tenant.
+    pub fn tenants<const N: usize>(mut self, tenants: [(&str, Option<ByteSize>); N]) -> Self {
+        self.tenants = tenants.map(|(name, quota)| Tenant { name: name.to_owned(), quota }).into();
+        self
+    }
+
+    /// Sets the weights of the ways of calling.
     pub fn mix(mut self, mix: Mix) -> Self {
         self.mix = mix;
         self
@@ -126,32 +161,26 @@ impl Workload {
     /// Connects the clients and starts them.
     pub async fn start(self, builder: &Builder) -> Running {
         let builder = builder.clone().get_timeout(self.deadlines.get).call_timeout(self.deadlines.call);
-        let recorder = Recorder::new();
-        let stop = Arc::new(AtomicBool::new(false));
-        let next_put = Arc::new(AtomicU64::new(1));
-        let errors = Errors::default();
-        let mut clients = JoinSet::new();
-        // One more than the clients: the ledger has its own.
-        for number in 0..=self.clients {
-            let client = builder.clone().connect().await.expect("settings of a client");
-            let one = Judged {
-                number,
-                client,
-                recorder: recorder.clone(),
-                next_put: next_put.clone(),
-                errors: errors.clone(),
-                cached: self.cached,
-            };
-            let (workload, stop) = (self.clone(), stop.clone());
-            let random = Seeded::new(self.seed).part(u64::from(number));
-            clients.spawn(async move {
-                if number < workload.clients {
-                    one.run(&workload, random, &stop).await;
-                } else {
-                    workload.ledger.keep(&one, &workload.options(PutMode::IfAbsent), random, &stop).await;
-                }
-            });
+        let mut running = Running::new(self, builder);
+        let (workload, stop) = (running.workload.clone(), running.stop.clone());
+        for (number, tenant) in (0..workload.clients).zip(workload.tenants.iter().cycle()) {
+            let client = Arc::new(running.judged(number, tenant).await);
+            for caller in 0..workload.callers {
+                let random = Seeded::new(workload.seed).part(u64::from(number)).part(caller);
+                running.tasks.spawn(client.clone().run(random, stop.clone()));
+            }
         }
-        Running { recorder, stop, clients, builder, deadlines: self.deadlines, errors, cached: self.cached }
+        // One more than the clients: the ledger has its own.
+        let client = running.judged(workload.clients, &workload.tenants[0]).await;
+        let random = Seeded::new(workload.seed).part(u64::from(workload.clients));
+        let (options, stopped) = (workload.options(PutMode::IfAbsent), stop.clone());
+        let ledger = workload.ledger;
+        running.tasks.spawn(async move { ledger.keep(&client, &options, random, &stopped).await });
+        for (number, tenant) in (0..).zip(&workload.tenants) {
+            let client = running.judged(number, tenant).await.client;
+            tenant.register(&client).await;
+            running.tasks.spawn(tenant.clone().watch(client, stop.clone()));
+        }
+        running
     }
 }

@@ -21,7 +21,7 @@ const LEASE: [&str; 2] = ["--read-lease", "5s"];
 const KEYS: u64 = 500;
 const SIZES: Range<u64> = 8 << 10..32 << 10;
 /// Few reads, which lease.
-const MIX: Mix = Mix { put: 8, upsert: 3, get: 2, exist: 0, remove: 1 };
+const MIX: Mix = Mix { put: 8, upsert: 3, get: 2, remove: 1, ..Mix::NONE };
 
 pub(crate) fn cluster(cluster: ClusterBuilder) -> ClusterBuilder {
     cluster.segment("128mb").master_args(LEASE)

@@ -1,0 +1,50 @@
+use mc_client::PutMode;
+
+use super::judged::{Judged, action, key_name};
+use crate::Seeded;
+use crate::checker::Action;
+
+/// Keys of a batch.
+const KEYS: std::ops::Range<u64> = 2..65;
+
+impl Judged {
+    /// Puts, gets, looks for or removes many keys in one call. A key may come twice.
+    pub(super) async fn batch(&self, random: &mut Seeded) {
+        let count = random.skewed(KEYS);
+        let keys: Vec<u64> = (0..count).map(|_| random.below(self.workload.keys)).collect();
+        let names: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
+        let all = |action| names.iter().map(|name| (self.name(name), action)).collect();
+        match random.below(10) {
+            0..4 => self.batch_put(&keys, random).await,
+            4..8 => {
+                let call = self.call(all(Action::Get));
+                let got = self.client.batch_get(&names).await;
+                call.answered(got, |call, got| call.got(got));
+            }
+            8 => {
+                let call = self.call(all(Action::Exist));
+                let found = self.client.batch_peek(&names).await;
+                call.answered(found, |call, found| call.found(found));
+            }
+            _ => {
+                let call = self.call(all(Action::Remove));
+                let removed = self.client.batch_remove(&names, true).await;
+                call.answered(removed, |call, removed| call.removed(removed));
+            }
+        }
+    }
+
+    async fn batch_put(&self, keys: &[u64], random: &mut Seeded) {
+        let options = self.workload.options([PutMode::IfAbsent, PutMode::Upsert][random.below(2) as usize]);
+        let (mut items, mut asked) = (Vec::new(), Vec::new());
+        for key in keys {
+            let name = key_name(*key);
+            let (value, digest) = self.puts.begin(&self.name(&name), self.workload.len(*key, random));
+            asked.push((self.name(&name), action(&options, digest)));
+            items.push((name, value));
+        }
+        let call = self.call(asked);
+        let puts = self.client.batch_put(&items, &options).await;
+        call.answered(puts, |call, put| call.put(put));
+    }
+}

@@ -3,41 +3,24 @@
 use std::time::Duration;
 
 use mc_client::{Client, Put, PutOptions};
-use mc_tests::{Cluster, until, value};
+use mc_tests::{Cluster, Deadlines, Mix, Workload, until, value};
 use mc_types::ByteSize;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-const MANY: usize = 10_000;
-
-fn key(n: usize) -> String {
-    format!("key-{n:05}")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_spawned_puts_and_gets_are_all_answered_by_the_pool() {
-    let cluster = Cluster::builder().segment("64mb").start().await;
+async fn bursts_of_ten_thousand_calls_are_all_answered_by_the_pool() {
+    let cluster = Cluster::builder().segment("256mb").start().await;
     // No answer is late, however slow this machine is: only a wrong one fails the test.
     let long = Duration::from_secs(100);
-    let client = cluster.client_builder().local_cache(ByteSize(0)).call_timeout(long).get_timeout(long);
-    let client = client.connect().await.unwrap();
-    let options = PutOptions::default().with_deadline(long);
-    let mut puts = JoinSet::new();
-    for n in 0..MANY {
-        let (client, options) = (client.clone(), options.clone());
-        puts.spawn(async move { client.put_with(key(n), key(n).as_bytes(), &options).await });
-    }
-    for put in puts.join_all().await {
-        assert_eq!(put.unwrap(), Put::Stored);
-    }
-    let mut gets = JoinSet::new();
-    for n in 0..MANY {
-        let client = client.clone();
-        gets.spawn(async move { (n, client.get(key(n)).await) });
-    }
-    for (n, got) in gets.join_all().await {
-        assert_eq!(got.unwrap().as_deref(), Some(key(n).as_bytes()), "{n}");
-    }
+    let deadlines = Deadlines { put: long, get: long, call: long };
+    let mix = Mix { put: 1, get: 1, burst: 8, ..Mix::NONE };
+    let workload = Workload::new(5).clients(1).sizes(16..64).mix(mix).bursts(10_000..10_001);
+    let running = workload.deadlines(deadlines).start(&cluster.client_builder()).await;
+    running.operations(30_000).await;
+    let history = running.stop().await;
+    history.assert_nothing_lost(&cluster);
+    history.assert_served(|_| true);
 }
 
 #[test]

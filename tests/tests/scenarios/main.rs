@@ -7,6 +7,7 @@ mod bursts;
 mod bytes;
 mod dashboards;
 mod data_disk;
+mod engines;
 mod eviction;
 mod examples;
 mod exits;

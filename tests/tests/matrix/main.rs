@@ -25,6 +25,7 @@ mod clients;
 mod clocks;
 mod disks;
 mod distance;
+mod engines;
 mod evictions;
 mod files;
 mod kills;

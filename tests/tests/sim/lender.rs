@@ -21,6 +21,9 @@ use crate::store;
 /// Port of its memory. Only the number of the store tells it from that of another one.
 const DATA: u16 = 50060;
 
+/// Longer than any run.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
 pub(crate) struct Lender {
     runtime: Runtime,
     /// Dropping it ends the store.
@@ -31,8 +34,12 @@ pub(crate) struct Lender {
 impl Lender {
     /// Starts store `number` on `host`.
     pub(crate) fn start(number: usize, host: Host, net: &Net, masters: usize) -> Self {
+        // Each thread that tokio starts takes the next of the seeds from which tokio's own choices are drawn, in any runtime of
+        // the process. Two jobs one after the other would need one or two threads, as the first one ends.
         let runtime = Builder::new_current_thread()
             .enable_all()
+            .max_blocking_threads(1)
+            .thread_keep_alive(FOR_EVER)
             .start_paused(true)
             .build()
             .expect("the process has descriptors left");

@@ -2,7 +2,6 @@ use std::collections::HashMap;
 
 use mc_index::{Command, EvictItem, KeyHash, ObjectView, Op, Response, Settings, State};
 use mc_log::{Entry, EntryPayload, Proposal};
-use mc_tests::tenant_key;
 use mc_types::Code;
 
 /// The index, made once more from the entries of a log.
@@ -17,7 +16,8 @@ pub(crate) struct Replay {
 
 /// An object that an entry evicted.
 pub(crate) struct Evicted {
-    /// Its name in a history.
+    #[allow(dead_code, reason = "each key of the simulation belongs to one tenant")]
+    pub(crate) tenant: String,
     pub(crate) key: String,
     pub(crate) object: ObjectView,
 }
@@ -59,6 +59,6 @@ impl Replay {
     fn find(&self, item: &EvictItem) -> Option<Evicted> {
         let (tenant, key) = self.names.get(&item.key)?;
         let object = self.state.get(tenant, key).filter(|object| object.version == item.version)?;
-        Some(Evicted { key: tenant_key(tenant, &String::from_utf8_lossy(key)), object })
+        Some(Evicted { tenant: tenant.clone(), key: String::from_utf8_lossy(key).into_owned(), object })
     }
 }

@@ -7,9 +7,9 @@ use mc_client::Admin;
 use mc_index::{Command, Op};
 use mc_log::{Entry, EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
 use mc_tests::checker::Digest;
-use mc_tests::{Cluster, ClusterBuilder, Ledger, Logged, Mix, Workload, until};
+use mc_tests::{Cluster, ClusterBuilder, Ledger, Logged, Mix, Workload, tenant_key, until};
 
-use crate::replay::Replay;
+use crate::replay::{Evicted, Replay};
 
 /// Shares of the pool between which eviction keeps it: some 3.5 MiB. Above them is room for the bytes that a leader holds
 /// back from reuse while reads that an earlier leader allowed may still run.
@@ -65,7 +65,8 @@ pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<Logged> {
     let mut logged = Vec::new();
     for entry in &entries {
         let evicted = replay.apply(entry).into_iter();
-        logged.extend(evicted.map(|it| Logged::Evicted(it.key, Digest(it.object.checksum))));
+        let name = |it: &Evicted| tenant_key(&it.tenant, &it.key);
+        logged.extend(evicted.map(|it| Logged::Evicted(name(&it), Digest(it.object.checksum))));
         logged.extend(written(entry));
     }
     logged

@@ -41,6 +41,7 @@ fn overlaps(one: &[Range<u64>], other: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one span of time")]
 mod tests {
     use super::*;
 

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(spans, [(30, 60), (70, 81)]);
         // A put of unknown outcome began before its entry, and its answer says nothing; one that is ended twice may have been
         // acknowledged after the first.
-        let mut unknown = operations.clone();
+        let mut unknown = operations;
         unknown[2].outcome = Outcome::Unknown;
         let again = [written(1), written(2), evicted(1), written(2), written(3), written(4)];
         let span = evictions(&again, &unknown)[0].clone();

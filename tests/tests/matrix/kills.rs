@@ -6,14 +6,9 @@ use mc_tests::service::Service;
 use tokio::time::Instant;
 
 use crate::evictions;
-use crate::row::{FAILOVER, FORMED, Round, Row, Who};
+use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Round, Row, Who};
 use crate::witness::{Call, Witness};
 
-/// The leader has the follower that is back only until it is voted out: clients find a leader, and lose it again.
-const FORMED_AGAIN: Service = FORMED
-    .failed(500, "leader lost again")
-    .local_only(500, "leader lost again")
-    .false_misses(500, "leader lost again");
 /// The longest election timeout: a lease is shorter.
 const LEASE: Duration = Duration::from_millis(300);
 

@@ -8,7 +8,7 @@ use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::evictions;
-use crate::row::{FAILOVER, FORMED, Round, Row, Who};
+use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Round, Row, Who};
 use crate::witness::{ALL, Witness};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -142,8 +142,8 @@ rows! {
     pause_follower_10s => follower(FOR_LONG, LONG);
 }
 
-async fn all(fault: &'static str, span: Duration) {
-    Row::new(fault, "all masters", FORMED)
+async fn all(fault: &'static str, span: Duration, service: Service) {
+    Row::new(fault, "all masters", service)
         .run(async |round| {
             pause(round, &[0, 1, 2], span).await;
             round.service_is_owed();
@@ -152,6 +152,6 @@ async fn all(fault: &'static str, span: Duration) {
 }
 
 rows! {
-    pause_all_300ms => all(FOR_SHORT, SHORT);
-    pause_all_10s => all(FOR_LONG, LONG);
+    pause_all_300ms => all(FOR_SHORT, SHORT, FORMED);
+    pause_all_10s => all(FOR_LONG, LONG, FORMED_AGAIN);
 }

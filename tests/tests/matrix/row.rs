@@ -50,6 +50,12 @@ pub(crate) const HANDOVER: Service =
 /// A majority that is there again: an election, and clients that look for a leader once a second at most.
 pub(crate) const FORMED: Service = Service::interrupted(Duration::from_secs(4)).once_back();
 
+/// The same where the old leader is back with a majority only until it is voted out: clients find it, and lose it again.
+pub(crate) const FORMED_AGAIN: Service = FORMED
+    .failed(500, "leader lost again")
+    .local_only(500, "leader lost again")
+    .false_misses(500, "leader lost again");
+
 /// The master that the fault of [`Row::run_at`] is meant for.
 #[derive(Clone, Copy)]
 pub(crate) enum Who {

@@ -91,7 +91,7 @@ impl Client {
         let started = self.oracle.now();
         let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
         let tenant = tenant_of(key).to_owned();
-        let request = v1::BatchDescribeRequest { caller: caller(), tenant, keys, ..Default::default() };
+        let request = v1::BatchDescribeRequest { caller: caller(), tenant, keys };
         let described = self.caller.attempt(async |mut master| master.batch_describe(request).await).await;
         let Ok(reply) = described else { return };
         let result = &reply.results[0];

@@ -94,7 +94,6 @@ impl Pool {
             key: Bytes::copy_from_slice(key.as_bytes()),
             checksum: Checksum::of(VALUE).0,
             failed_replicas: failed_replicas.to_vec(),
-            ..Default::default()
         };
         let request =
             v1::BatchPutEndRequest { caller: self.leader.caller(), items: vec![item], ..Default::default() };

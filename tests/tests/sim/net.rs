@@ -414,11 +414,9 @@ impl AsyncRead for Stream {
         let end = &mut connection.ends[self.end];
         if !end.received.is_empty() {
             let count = end.received.len().min(buf.remaining());
-            let (first, second) = end.received.as_slices();
-            let first = &first[..count.min(first.len())];
-            buf.put_slice(first);
-            buf.put_slice(&second[..count - first.len()]);
-            end.received.drain(..count);
+            for byte in end.received.drain(..count) {
+                buf.put_slice(&[byte]);
+            }
             return Poll::Ready(Ok(()));
         }
         if end.reset {

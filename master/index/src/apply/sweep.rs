@@ -3,7 +3,6 @@
 use mc_types::ClusterTime;
 
 use super::EntryFacts;
-use crate::bounds::bound;
 use crate::key::{IndexKey, TenantName};
 use crate::objects::Replica;
 use crate::state::State;
@@ -21,7 +20,7 @@ impl State {
     /// Removes replicas in dropped segments from the index, and each object that has no other live replica; then
     /// objects that a `remove_all` has removed. Visits at most `limit` objects and returns whether some are left.
     pub(crate) fn sweep(&mut self, limit: u32) -> bool {
-        let limit = limit.min(bound(SWEEP_MAX, 2));
+        let limit = limit.min(SWEEP_MAX);
         for swept in 0..limit {
             let Some((number, offset, shard)) = self.segments.next_to_sweep() else {
                 self.sweep_removed(limit - swept);
@@ -74,7 +73,7 @@ impl State {
         let (mut doomed, mut visits, mut before, mut done) = (Vec::new(), 0, from, true);
         for (after, object) in self.objects.iter_from(from) {
             // Objects that share a position are in one slice.
-            if after != before && (doomed.len() >= limit || visits >= bound(VISITS_MAX, 4)) {
+            if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
                 done = false;
                 break;
             }

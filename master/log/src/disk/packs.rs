@@ -7,8 +7,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use mc_index::bound;
-
 use super::busy::BusySince;
 use super::pace::SyncPace;
 use super::{LogDisk, LogView, Mark};
@@ -123,10 +121,7 @@ impl Packs {
     pub(crate) fn purge_slice(&mut self, upto: u64) -> io::Result<bool> {
         let mut keys = Vec::new();
         self.view.scan(&ValueKey::pack(0), &mut |key, value| {
-            if keys.len() == bound(PURGE_SLICE, 2)
-                || ValueKey::index_of(key).is_none()
-                || !pack::ends_by(value, upto)
-            {
+            if keys.len() == PURGE_SLICE || ValueKey::index_of(key).is_none() || !pack::ends_by(value, upto) {
                 return ControlFlow::Break(());
             }
             keys.push(key.to_vec());
@@ -135,7 +130,7 @@ impl Packs {
         for key in &keys {
             self.delete(key)?;
         }
-        Ok(keys.len() == bound(PURGE_SLICE, 2))
+        Ok(keys.len() == PURGE_SLICE)
     }
 
     pub(crate) fn view(&self) -> Arc<dyn LogView> {
@@ -185,7 +180,7 @@ pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> 
     failed.map_or(Ok(entries), Err)
 }
 
-pub(super) fn damaged(error: LogValueError) -> io::Error {
+fn damaged(error: LogValueError) -> io::Error {
     let what = match error {
         LogValueError::Damaged(what) => format!("a record of the Raft log is damaged: {what}"),
         LogValueError::Unreadable(error) => format!("a record of the Raft log can't be read: {error}"),

@@ -5,14 +5,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mc_index::{Command, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
-use mc_types::{
-    Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PinAction, PutId, SegmentEpoch, StoreId,
-};
+use mc_index::{Command, GroupId, KeyHash, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
+use mc_types::{Clock, ClusterTime, Code, MAX_GROUP_MEMBERS, MAX_ITEMS, PinAction, PutId};
 
 use super::describe::Describing;
 use super::shortage::{PutShortage, untried};
 use crate::leader::Leading;
+use crate::leader::tests::mount;
 
 const STORES: u64 = 1_000;
 const SEGMENTS: usize = 4;
@@ -32,15 +31,7 @@ impl Index {
     }
 
     fn mount(&mut self, id: u64) {
-        self.apply(Op::MountStore(MountStore {
-            store: StoreId(id),
-            epoch: SegmentEpoch(id),
-            name: format!("store-{id}"),
-            grant_key: GrantKey([0; 32]),
-            endpoints: Vec::new(),
-            segments: vec![1 << 30; SEGMENTS],
-            http: String::new(),
-        }));
+        self.apply(Op::MountStore(mount(id, &[], &[1 << 30; SEGMENTS])));
     }
 
     /// Starts puts of these keys, and ends them if they are members of groups.

@@ -584,28 +584,20 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Re
 mod tests {
     use std::cell::Cell;
 
-    use mc_index::{Command, MountStore, Op, Settings, Stamp};
-    use mc_types::{Clock, GrantKey, SegmentEpoch};
+    use mc_index::{Command, Op, Settings, Stamp};
+    use mc_types::Clock;
 
     use super::*;
+    use crate::leader::tests::mount;
 
     /// An index with an object under each of these keys, whose versions count from 1.
     fn index(keys: &[&[u8]]) -> State {
         let mut state = State::new(Settings::default());
-        let mount = MountStore {
-            store: StoreId(1),
-            epoch: SegmentEpoch(1),
-            name: "store".into(),
-            grant_key: GrantKey([0; 32]),
-            endpoints: Vec::new(),
-            segments: vec![1 << 20],
-            http: String::new(),
-        };
         let puts = || (1..).map(PutId).zip(keys);
         let start = |(put, key): (PutId, &&[u8])| PutStartItem::new(put, key, 64, ClusterTime(1_000));
         let end = |(put, key): (PutId, &&[u8])| PutEndItem::new(put, KeyHash::of("", key), 0);
         let ops = [
-            Op::MountStore(mount),
+            Op::MountStore(mount(1, &[], &[1 << 20])),
             Op::PutStart { tenant: String::new(), items: puts().map(start).collect() },
             Op::PutEnd { items: puts().map(end).collect() },
         ];

@@ -76,29 +76,16 @@ fn freest_host(stores: &[StoreView<'_>]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use mc_index::{Command, Endpoint, MountStore, Op, Settings, Stamp};
-    use mc_types::{GrantKey, SegmentEpoch};
+    use mc_index::{Command, Op, Settings, Stamp};
 
     use super::*;
+    use crate::leader::tests::mount;
 
     fn pool(stores: &[(&str, u64)]) -> State {
         let mut state = State::new(Settings::default());
         for (id, (address, bytes)) in (1..).zip(stores) {
-            let mount = MountStore {
-                store: StoreId(id),
-                epoch: SegmentEpoch(id),
-                name: format!("store-{id}"),
-                grant_key: GrantKey([0; 32]),
-                endpoints: vec![Endpoint {
-                    transport: "tcp".into(),
-                    address: (*address).to_owned(),
-                    attributes: Vec::new(),
-                }],
-                segments: vec![*bytes],
-                http: String::new(),
-            };
             let stamp = Stamp { term: 1, ..Stamp::default() };
-            state.apply(id, 1, &Command { stamp, op: Op::MountStore(mount) });
+            state.apply(id, 1, &Command { stamp, op: Op::MountStore(mount(id, &[address], &[*bytes])) });
         }
         state
     }

@@ -215,25 +215,17 @@ fn is_over_pin_limit(state: &State, tenant: &str, item: &PutStartItem) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mc_index::{Command, MountStore, Op, Settings, Stamp};
-    use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch};
+    use mc_index::{Command, Op, Settings, Stamp};
+    use mc_types::{ClusterTime, PutId};
 
     use super::*;
+    use crate::leader::tests::mount;
 
     /// Stores 1, 2, ... with these segments each.
     fn pool(stores: &[&[u64]]) -> State {
         let mut state = State::new(Settings::default());
         for (id, segments) in (1..).zip(stores) {
-            let mount = MountStore {
-                store: StoreId(id),
-                epoch: SegmentEpoch(id),
-                name: format!("store-{id}"),
-                grant_key: GrantKey([0; 32]),
-                endpoints: Vec::new(),
-                segments: segments.to_vec(),
-                http: String::new(),
-            };
-            apply(&mut state, id, Op::MountStore(mount));
+            apply(&mut state, id, Op::MountStore(mount(id, &[], segments)));
         }
         state
     }

@@ -1,3 +1,24 @@
 mod refused;
 mod upgrade;
 mod work;
+
+use mc_index::{Endpoint, MountStore};
+use mc_types::{GrantKey, SegmentEpoch, StoreId};
+
+/// Returns the mount of a store with these segments, at addresses of TCP.
+pub(super) fn mount(id: u64, addresses: &[&str], segments: &[u64]) -> MountStore {
+    let endpoint = |address: &&str| Endpoint {
+        transport: "tcp".into(),
+        address: (*address).to_owned(),
+        attributes: Vec::new(),
+    };
+    MountStore {
+        store: StoreId(id),
+        epoch: SegmentEpoch(id),
+        name: format!("store-{id}"),
+        grant_key: GrantKey([0; 32]),
+        endpoints: addresses.iter().map(endpoint).collect(),
+        segments: segments.to_vec(),
+        http: String::new(),
+    }
+}

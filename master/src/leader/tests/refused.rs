@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use mc_index::{Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp};
+use mc_index::{Command, KeyHash, Op, PutEndItem, PutStartItem, Settings, Stamp};
 use mc_log::Proposal;
 use mc_raft::testing::Pool;
 use mc_raft::{RaftTiming, SnapshotLimits};
 use mc_testkit::until;
-use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PutId};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::mount;
 use super::upgrade::services;
 use crate::leader::{LeaseMode, keep_room};
 
@@ -26,15 +27,6 @@ fn key(n: u64) -> Bytes {
 
 /// Fills a pool that keeps 92 objects once it has more than 95.
 fn filling() -> [Op; 4] {
-    let mount = MountStore {
-        store: StoreId(1),
-        epoch: SegmentEpoch(1),
-        name: "store".into(),
-        grant_key: GrantKey([0; 32]),
-        endpoints: Vec::new(),
-        segments: vec![1 << 20],
-        http: String::new(),
-    };
     // No read keeps an object from being evicted for longer than the test waits, and no store is suspect.
     let settings = Settings {
         max_objects: OBJECTS,
@@ -47,7 +39,7 @@ fn filling() -> [Op; 4] {
     let start = |n| PutStartItem::new(id(n), &key(n), 64, ClusterTime(60_000));
     let end = |n| PutEndItem::new(id(n), KeyHash::of("", &key(n)), 0);
     [
-        Op::MountStore(mount),
+        Op::MountStore(mount(1, &[], &[1 << 20])),
         Op::SetSettings(settings),
         Op::PutStart { tenant: String::new(), items: (0..OBJECTS).map(start).collect() },
         Op::PutEnd { items: (0..OBJECTS).map(end).collect() },

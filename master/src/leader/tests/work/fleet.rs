@@ -1,10 +1,12 @@
 //! A large index: many stores, tenants and open puts.
 
 use mc_index::{
-    CLUSTER_VERSION, Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Response,
-    Settings, Stamp, State, steps_of,
+    CLUSTER_VERSION, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Response, Settings,
+    Stamp, State, steps_of,
 };
-use mc_types::{ClusterTime, Code, GrantKey, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
+
+use crate::leader::tests;
 
 pub(super) const STORES: u64 = 1_000;
 pub(super) const SEGMENTS: u64 = 4;
@@ -42,19 +44,7 @@ pub(super) fn put(tenant: u64, n: u64) -> PutId {
 }
 
 pub(super) fn mount(id: u64) -> MountStore {
-    MountStore {
-        store: StoreId(id),
-        epoch: SegmentEpoch(id),
-        name: format!("store-{id}"),
-        grant_key: GrantKey([0; 32]),
-        endpoints: vec![Endpoint {
-            transport: "tcp".into(),
-            address: format!("10.0.0.1:{id}"),
-            attributes: Vec::new(),
-        }],
-        segments: vec![SEGMENT; SEGMENTS as usize],
-        http: String::new(),
-    }
+    tests::mount(id, &[&format!("10.0.0.1:{id}")], &[SEGMENT; SEGMENTS as usize])
 }
 
 impl Fleet {

@@ -8,7 +8,7 @@ use crate::checker::{Digest, Operation, Outcome};
 /// Puts that are this far apart have an order in which their values are evicted, if nothing has used them.
 const CLEARLY_OLDER: Duration = Duration::from_secs(1);
 
-/// What an entry of the masters' log does to a value.
+/// Effect of an entry of the masters' log on a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Logged {
     /// Ends its put.

@@ -35,7 +35,7 @@ pub struct Served {
     pub local_only: usize,
     /// Misses of a key whose value was certainly there, wherever the answer came from.
     pub false_misses: usize,
-    /// Longest time for which the client called in vain: from the first call after a good answer to the next good answer.
+    /// Longest time without a good answer: from the first call after one to the next one.
     ///
     /// After its last good answer a client is waited for to the end of the window, since its last call of any kind: it hangs, or
     /// has given up. Long calls of another kind that were answered well do not count: the client could not call meanwhile.

@@ -12,7 +12,7 @@ use crate::row::{FAILOVER, Round, Row, Who};
 const SPELL: Duration = Duration::from_secs(3);
 /// A put takes several messages between masters.
 const SLOWED: Service = Service::interrupted(Duration::from_millis(800));
-/// What is sent waits for a second's worth of other bytes.
+/// A message waits behind a second's worth of other bytes.
 const NARROW: Service = Service::interrupted(Duration::from_secs(2));
 const BANDWIDTH: u64 = 128 << 10;
 /// Keys, and bytes of each, that take nearly a second over such links: longer than an election.

@@ -503,7 +503,7 @@ async fn all_served(recorder: &Recorder) {
     .await;
 }
 
-/// What each client got since then, where these stores have lost their memory.
+/// Returns the service that each client got since then, where these stores have lost their memory.
 fn served_from(recorder: &Recorder, gone: &[(StoreId, u64)], since: u64, counted: Counted) -> Vec<Served> {
     let lost = |history: History, (store, at): &(StoreId, u64)| history.with_loss(*store, *at);
     let history = gone.iter().fold(recorder.history(), lost);

@@ -45,7 +45,7 @@ fn options() -> PutOptions {
 
 #[tokio::test]
 async fn a_page_is_evicted_as_a_whole_through_leader_kills() {
-    // After the last kill so many pages more are put that the pool is filled anew.
+    // The pages after the last kill fill the pool once more.
     const PAGES: usize = 110;
     const KILLS: [usize; 2] = [29, 59];
     let mut cluster = Cluster::builder().masters(3).stores(2).segment("24mb").start().await;

@@ -279,7 +279,7 @@ fn stored(met: &[Met]) -> usize {
     stored
 }
 
-/// What a caller was told last to be stored is there.
+/// Asserts that the last key that each caller stored is there.
 async fn what_was_stored_is_there(client: &mc_client::Client, met: &[Met]) {
     let keys: Vec<_> = met.iter().filter_map(|met| met.last.as_ref()).collect();
     for (key, found) in keys.iter().zip(client.batch_peek(&keys).await) {

@@ -80,7 +80,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("self.evictor.keep(&items", "the victims of one entry, after a refusal"),
 ];
 
-/// What takes the index's lock: an occasion, and the file and line of the code.
+/// A taking of the index's lock: the occasion, and the file and line of the code.
 type Hold = (String, String, u32);
 
 /// Holds of the index's lock.
@@ -296,7 +296,7 @@ impl Leader {
         }
     }
 
-    /// What a leader does unasked in a full pool, with puts that wait for room in the pool and in quotas.
+    /// The leader's own duties in a full pool, with puts that wait for room in the pool and in quotas.
     async fn duties(&mut self) {
         let services = self.services.clone();
         let keys: Vec<Bytes> = (0..EACH).map(|n| key(n).into()).collect();

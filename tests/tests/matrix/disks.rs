@@ -5,7 +5,8 @@ use std::time::Duration;
 use mc_tests::service::Service;
 use mc_tests::{Cluster, DiskError, Faulty, eventually, http_get, until};
 
-use crate::row::{HANDOVER, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{HANDOVER, Row, Who};
 
 /// How long a slow disk is slow that nobody leaves.
 const SPELL: Duration = Duration::from_secs(4);

@@ -8,7 +8,8 @@ use mc_tests::{Cluster, http_get, is_ready, until};
 
 use crate::kills::leader_killed;
 use crate::membership::{added, removed};
-use crate::row::{Round, Row, Who, apart};
+use crate::round::Round;
+use crate::row::{Row, Who, apart};
 
 /// Elections take seconds, and a client without a leader for 1 s answers by itself.
 const FAR_FAILOVER: Service = Service::interrupted(Duration::from_secs(4))

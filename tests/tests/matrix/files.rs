@@ -6,7 +6,8 @@ use mc_tests::until;
 use mc_types::PutId;
 
 use crate::membership::replaced_by_itself;
-use crate::row::{Round, Row, Who};
+use crate::round::Round;
+use crate::row::{Row, Who};
 
 const TORN_TAIL: &str = "log torn off at a known entry";
 const BIT_FLIP: &str = "bit flip in a known entry of the log";

@@ -6,7 +6,8 @@ use mc_tests::service::Service;
 use tokio::time::Instant;
 
 use crate::evictions;
-use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Row, Who};
 use crate::witness::{Call, Witness};
 
 /// The longest election timeout: a lease is shorter.

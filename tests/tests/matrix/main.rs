@@ -36,6 +36,8 @@ mod pauses;
 mod rdma;
 #[path = "../common/replay.rs"]
 mod replay;
+mod round;
+mod rounds;
 mod row;
 mod shared_memory;
 mod small_disk;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use mc_tests::service::Service;
 use mc_tests::{Cluster, mcctl, until, until_within};
 
-use crate::row::{FAILOVER, HANDOVER, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{FAILOVER, HANDOVER, Row, Who};
 
 /// A leader swaps once a minute at most.
 const SWAPPED: Duration = Duration::from_secs(150);

@@ -7,7 +7,8 @@ use mc_tests::service::Service;
 use mc_tests::{Link, until};
 use tokio::time::Instant;
 
-use crate::row::{FAILOVER, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{FAILOVER, Row, Who};
 
 const SPELL: Duration = Duration::from_secs(3);
 /// A put takes several messages between masters.

@@ -6,7 +6,8 @@ use mc_tests::service::Service;
 use mc_tests::{Link, Links, until};
 use tokio::time::Instant;
 
-use crate::row::{FAILOVER, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{FAILOVER, Row, Who};
 use crate::witness::{ALL, Witness};
 
 /// An election may be cut off, too.

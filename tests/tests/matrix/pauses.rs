@@ -8,7 +8,8 @@ use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::evictions;
-use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Row, Who};
 use crate::witness::{ALL, Witness};
 
 const SHORT: Duration = Duration::from_millis(300);

@@ -1,28 +1,16 @@
-use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::time::Duration;
 
-use futures::future::{LocalBoxFuture, join_all};
-use mc_client::StoreId;
+use futures::future::LocalBoxFuture;
 use mc_client::{ShmAccess, Transports};
-use mc_tests::checker::{Operation, Outcome};
-use mc_tests::service::{Counted, Served, Service, served, unserved, worst};
-use mc_tests::{
-    Cluster, ClusterBuilder, Deadlines, Fault, Faults, History, Link, Machine, Overtaken, Process, Recorder,
-    Running, SmallDisk, Workload, overtaken, passed_over, report, until,
-};
-use tokio::time::Instant;
+use mc_tests::service::Service;
+use mc_tests::{Cluster, ClusterBuilder, Faults, Link, Machine, Process, SmallDisk, Workload, passed_over};
 
 use crate::evictions;
+use crate::round::{Round, all_served};
+use crate::rounds::Rounds;
 
 /// Puts of [`Row::puts`], where a row does not say otherwise.
 const PUTS: usize = 50;
-/// Rounds that may be discarded: half of those that were asked for, and so many more.
-const MAY_BE_DISCARDED: usize = 2;
-/// A call may end so much later than it should: tests share the machine.
-const LATE: Duration = Duration::from_secs(1);
-/// A leader that can't run, or whose disk stands still, for so long may lose its term without a fault of its own.
-const STALL: Duration = Duration::from_millis(150);
 
 /// A row of the matrix: a fault, and who meets it.
 pub(crate) struct Row {
@@ -83,165 +71,6 @@ impl Who {
 
 /// Watches a cluster that no client uses yet.
 type Rest = Box<dyn for<'a> FnOnce(&'a Cluster) -> LocalBoxFuture<'a, ()>>;
-
-/// A master, and the term that it led.
-#[derive(Clone, Copy)]
-struct Reign {
-    master: usize,
-    term: u64,
-}
-
-/// One round, while it goes on.
-pub(crate) struct Round<'a> {
-    pub(crate) cluster: &'a mut Cluster,
-    pub(crate) running: &'a Running,
-    /// Counts from 0.
-    pub(crate) number: usize,
-    /// The masters' disks, in a row of [`Row::small_disks`].
-    pub(crate) disks: &'a [SmallDisk],
-    machine: &'a Machine,
-    service: Service,
-    begun: std::time::Instant,
-    happened: &'a Fault,
-    bent_before: u64,
-    unreachable: Option<Range<u64>>,
-    gone: Option<(StoreId, u64)>,
-    discarded: RefCell<Option<String>>,
-    counted_from: Option<u64>,
-    /// The leader that the fault is meant for.
-    meant: Cell<Option<Reign>>,
-    /// It led when the fault came.
-    led: Cell<bool>,
-}
-
-impl Round<'_> {
-    /// The master that leads. The fault is meant for it as the leader: a round in which [`Self::hit`] does not find that
-    /// it led does not count.
-    pub(crate) async fn leader(&self) -> usize {
-        let mut found = None;
-        until("a master leads", async || {
-            let Some(master) = self.cluster.find_leader().await else { return false };
-            // The others may have taken their time to answer: it says so once more.
-            let status = self.cluster.status(master).await.filter(|status| status.role == "leader");
-            found = status.map(|status| Reign { master, term: status.term });
-            found.is_some()
-        })
-        .await;
-        self.meant.set(found);
-        found.expect("it was found").master
-    }
-
-    /// For right after the fault has come: whether the leader that it was meant for led still. It did when no other master
-    /// has heard of a newer term yet, since nobody is elected, that leader neither, without the vote of one of them. A round
-    /// whose fault missed the leader is discarded.
-    pub(crate) async fn hit(&self) {
-        let Some(Reign { master, term }) = self.meant.get() else { return };
-        let others = (0..self.cluster.masters.len()).filter(|other| *other != master);
-        let said = join_all(others.map(|other| self.cluster.status(other))).await;
-        self.led.set(said.iter().all(|status| status.as_ref().is_some_and(|status| status.term == term)));
-        if !self.led.get() {
-            self.discard("another master led, or stood, when the fault came");
-        }
-    }
-
-    /// The round does not count, and another one takes its place.
-    pub(crate) fn discard(&self, why: impl Into<String>) {
-        self.discarded.borrow_mut().get_or_insert(why.into());
-    }
-
-    /// Asserts a claim of the row, besides the history. Where it does not hold the row fails, unless this machine stood
-    /// still for so long during the round that the masters had a reason: then the round is discarded.
-    pub(crate) fn claim(&self, holds: bool, what: &str) {
-        if holds {
-            return;
-        }
-        let (longest, _) = self.machine.stalls_since(self.begun);
-        assert!(
-            longest >= STALL,
-            "round {}: not so: {what}; this machine stood still for {longest:?} at most",
-            self.number
-        );
-        self.discard(format!("this machine stood still for {longest:?}, and not so: {what}"));
-    }
-
-    /// For a fault that keeps clients from what the only store holds, until now: misses are let pass.
-    pub(crate) fn unreachable_since(&mut self, since: u64) {
-        self.unreachable = Some(since..self.running.recorder().now());
-    }
-
-    /// For a fault that takes the memory of a store away: what may lie there may be missed from then on.
-    pub(crate) fn gone_since(&mut self, store: StoreId, since: u64) {
-        self.gone = Some((store, since));
-    }
-
-    /// Waits while the fault lasts: for at least twice as long as clients may be without service, so that no client can wait
-    /// the fault out, and for `least`, in which its effects show.
-    pub(crate) async fn spell(&self, least: Duration) {
-        tokio::time::sleep(least.max(self.service.gap * 2)).await;
-    }
-
-    /// Waits until each client has been served for each kind of call that it makes, by calls that begin from now on.
-    pub(crate) async fn all_served(&self) {
-        all_served(self.running.recorder()).await;
-    }
-
-    /// Whether the leader suspects a store.
-    pub(crate) async fn is_a_store_suspect(&self) -> bool {
-        let leader = self.cluster.leader().await;
-        let status = self.cluster.status(leader).await;
-        status.is_some_and(|status| status.stores.iter().any(|store| store.state == "suspect"))
-    }
-
-    /// The term that each master knows.
-    pub(crate) async fn terms(&self) -> Vec<Option<u64>> {
-        let all = 0..self.cluster.masters.len();
-        let said = join_all(all.map(|master| self.cluster.status(master))).await;
-        said.into_iter().map(|status| status.map(|status| status.term)).collect()
-    }
-
-    /// Whether the leader that [`Self::leader`] found leads on, in the same term.
-    pub(crate) async fn leads_on(&self) -> bool {
-        let Some(Reign { master, term }) = self.meant.get() else { return false };
-        let status = self.cluster.status(master).await;
-        status.is_some_and(|status| status.role == "leader" && status.term == term)
-    }
-
-    /// Waits until another master than `old` leads, by its own word, and returns a moment at which that was so.
-    pub(crate) async fn another_leads(&self, old: usize) -> Instant {
-        until("another master leads", async || {
-            self.cluster.find_leader().await.is_some_and(|now| now != old)
-        })
-        .await;
-        Instant::now()
-    }
-
-    /// Puts that were begun after `since` and have been acknowledged.
-    pub(crate) fn stored_since(&self, since: u64) -> usize {
-        let stored = |operation: &Operation| operation.outcome == Outcome::Stored && operation.start > since;
-        self.running.recorder().count(stored)
-    }
-
-    /// The fault has struck, as its effect shows.
-    pub(crate) fn struck(&self) {
-        if self.meant.get().is_some() && !self.led.get() {
-            self.discard("it was not seen that the leader met the fault");
-        }
-        if self.discarded.borrow().is_none() {
-            self.happened.happened();
-        }
-    }
-
-    /// The fault was on links: they have held, ended, delayed or lost something.
-    pub(crate) fn struck_on_links(&self) {
-        assert!(self.cluster.links().bent() > self.bent_before, "nothing met the links' fault");
-        self.struck();
-    }
-
-    /// From here on service is owed: what came before took the majority, or the clients' way, away.
-    pub(crate) fn service_is_owed(&mut self) {
-        self.counted_from = Some(self.running.recorder().now());
-    }
-}
 
 /// A link whose ends are half of this apart.
 pub(crate) fn apart(round_trip: Duration) -> Link {
@@ -369,152 +198,21 @@ impl Row {
         let machine = Machine::watch(cluster.dir());
         let clients = cluster.client_builder().transports(self.transports);
         let running = self.workload.start(&clients.shared_memory(ShmAccess::SameUid)).await;
-        let mut figures: Vec<Served> = Vec::new();
-        let (mut unreachable, mut gone) = (Vec::new(), Vec::new());
-        let mut discarded: Vec<String> = Vec::new();
-        for number in 0.. {
-            if figures.len() == self.rounds {
-                break;
-            }
+        let mut rounds = Rounds::new(self.service, self.evicts);
+        while let Some(number) = rounds.next(self.rounds) {
             let counted = happened.count();
-            assert!(
-                discarded.len() <= self.rounds / 2 + MAY_BE_DISCARDED,
-                "too many rounds do not count: {}",
-                discarded.join("; ")
-            );
             running.acknowledged(self.puts).await;
-            let begun = running.recorder().now();
-            let bent_before = cluster.links().bent();
-            let mut this = Round {
-                cluster: &mut cluster,
-                running: &running,
-                number,
-                disks: &disks,
-                machine: &machine,
-                service: self.service,
-                begun: std::time::Instant::now(),
-                happened: &happened,
-                bent_before,
-                unreachable: None,
-                gone: None,
-                discarded: RefCell::default(),
-                counted_from: None,
-                meant: Cell::new(None),
-                led: Cell::new(false),
-            };
+            let began = running.recorder().now();
+            let mut this =
+                Round::begin(number, self.service, &mut cluster, &running, &disks, &machine, &happened);
             round(&mut this).await;
-            let (counted_from, since) = (this.counted_from.unwrap_or(begun), this.begun);
-            unreachable.extend(this.unreachable.take());
-            gone.extend(this.gone.take());
-            let why = this.discarded.take();
+            let ended = this.end();
             all_served(running.recorder()).await;
             running.acknowledged(self.puts).await;
-            let (longest, stalled) = machine.stalls_since(since);
-            let mut got = served_from(running.recorder(), &gone, counted_from, self.service.counted);
-            if self.evicts {
-                // The log tells of evictions, and is read at the end.
-                got.iter_mut().for_each(|it| it.false_misses = 0);
-            }
-            let breaches = self.service.breaches(&got, stalled);
-            assert!(
-                breaches.is_empty() || longest >= STALL,
-                "round {number}: less service than promised, by a machine that stood still for {stalled:?}:{}\n{}",
-                breaches.iter().map(|it| format!("\n  {it}")).collect::<String>(),
-                running.errors().join("\n")
-            );
-            let why = why.or_else(|| {
-                breaches.first().map(|it| format!("this machine stood still for {longest:?}, and {it}"))
-            });
-            assert_in_time(running.recorder(), running.deadlines(), begun, stalled);
-            match why {
-                None if happened.count() > counted => figures.extend(worst(&got)),
-                why => discarded.push(why.unwrap_or_else(|| "the fault did not show".to_owned())),
-            }
+            rounds.judge(ended, happened.count() > counted, began, &running, &machine);
             cluster.ready().await;
         }
-        let mut history = running.stop().await;
-        for (store, at) in gone {
-            history = history.with_loss(store, at);
-        }
-        let mut early = Vec::new();
-        if self.evicts {
-            let logged = evictions::logged(&mut cluster).await;
-            history = history.with_evictions(&logged);
-            let missed = history.missed_by_eviction(&cluster, &unreachable);
-            let Overtaken { judged, too_early } = overtaken(&logged, &history.operations);
-            println!(
-                "{} evictions, which explain misses of {missed} keys; the order of {judged} was judged",
-                history.evictions()
-            );
-            assert!(missed > 0, "no miss needed an eviction to explain it");
-            assert!(judged > 0, "no value was evicted that nothing had used");
-            early = too_early;
-        }
-        let found = history.faults(&cluster, &unreachable);
-        let lost = found.iter().filter(|verdict| verdict.is_loss()).count();
-
-        let mut gaps: Vec<f64> = figures.iter().map(|it| ms(it.longest_gap)).collect();
-        gaps.sort_unstable_by(f64::total_cmp);
-        let all = worst(&figures);
-        let most = |figure: fn(&Served) -> usize| all.as_ref().map(figure);
-        let line = serde_json::json!({
-            "fault": self.fault,
-            "role": self.role,
-            "gap_ms": ms(self.service.gap),
-            "allowed": self.service.allowances(),
-            "runs": gaps.len(),
-            "discarded": discarded,
-            "median_ms": gaps.get(gaps.len() / 2),
-            "max_ms": gaps.last(),
-            "failed": most(|it| it.failed),
-            "unknown": most(|it| it.unknown),
-            "local_only": most(|it| it.local_only),
-            "false_misses": most(|it| it.false_misses),
-            "acknowledged": history.acknowledged(),
-            "ledger": history.ledger(),
-            "evicted": history.evictions(),
-            "final_failures": history.final_failures,
-            "final_misses": history.final_misses,
-            "lost": lost,
-            "wrong": found.len() - lost,
-            "suspected": cluster.has_suspected_a_store(),
-            "test": std::thread::current().name(),
-        });
-        report(&line);
-        println!("{history}");
-        if let Some(verdict) = found.first() {
-            panic!("{verdict}");
-        }
-        assert!(early.is_empty(), "evicted before what was put earlier: {}", early.join("\n"));
-        assert_eq!(history.final_failures, 0, "final reads failed, with all faults over");
-    }
-}
-
-fn ms(gap: Duration) -> f64 {
-    (gap.as_secs_f64() * 1e4).round() / 10.0
-}
-
-/// Waits until each client has been served for each kind of call that it makes, by calls that begin from now on.
-async fn all_served(recorder: &Recorder) {
-    let since = recorder.now();
-    until("each client is served", async || {
-        recorder.look(|operations| unserved(operations, since).is_empty())
-    })
-    .await;
-}
-
-/// Returns the service that each client got since then, where these stores have lost their memory.
-fn served_from(recorder: &Recorder, gone: &[(StoreId, u64)], since: u64, counted: Counted) -> Vec<Served> {
-    let lost = |history: History, (store, at): &(StoreId, u64)| history.with_loss(*store, *at);
-    let history = gone.iter().fold(recorder.history(), lost);
-    served(&history.all(), &(since..recorder.now()), counted)
-}
-
-/// Every call that ended since then took no longer than it may.
-fn assert_in_time(recorder: &Recorder, deadlines: Deadlines, since: u64, stalled: Duration) {
-    for operation in recorder.history().operations.iter().filter(|operation| operation.end >= since) {
-        let took = Duration::from_nanos(operation.end - operation.start);
-        let may = deadlines.of(operation.action);
-        assert!(took <= may + LATE + stalled, "a call that may take {may:?} took {took:?}: {operation}");
+        let row = serde_json::json!({ "fault": self.fault, "role": self.role });
+        rounds.report(row, running, &mut cluster).await;
     }
 }

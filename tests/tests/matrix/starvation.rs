@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::row::{HANDOVER, Round, Row, Who};
+use crate::round::Round;
+use crate::row::{HANDOVER, Row, Who};
 use crate::witness::Direct;
 
 const SPELL: Duration = Duration::from_secs(3);

@@ -10,7 +10,7 @@ use crate::command::{PlacedReplica, PutStartItem};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
 use crate::state::State;
-use crate::stores::{Place, Places};
+use crate::stores::{Candidate, Candidates};
 use crate::work::count_work;
 
 /// Maximum number of held ranges that the puts of one entry may take back.
@@ -19,7 +19,7 @@ pub(crate) const TAKE_BACK_MAX: usize = 4096;
 /// Chooses the places of the puts of one entry.
 pub(crate) struct Placer {
     /// Segments of live stores that are not suspect.
-    candidates: Arc<Places>,
+    candidates: Arc<Candidates>,
     /// Bytes of the largest live segment, including those of suspect stores.
     largest: u64,
     random: SplitMix64,
@@ -37,7 +37,7 @@ type Avoided = SmallVec<[StoreId; 4]>;
 
 impl Placer {
     pub(crate) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
-        let all = state.stores.places(&state.segments);
+        let all = state.stores.candidates(&state.segments);
         let candidates = if suspects.is_empty() { Arc::clone(all) } else { Arc::new(all.without(suspects)) };
         let random = SplitMix64::new(0);
         Self {
@@ -107,14 +107,14 @@ impl Placer {
         entry: &EntryFacts<'_>,
         item: &PutStartItem,
         avoided: Avoided,
-    ) -> Option<(Place, u64)> {
+    ) -> Option<(Candidate, u64)> {
         // If no store had room with none avoided, or with this set avoided, none has it now.
         if let Some(sets) = self.full.get(&item.size)
             && (sets.contains(&Avoided::new()) || sets.contains(&avoided))
         {
             return None;
         }
-        let fits = |c: &Place| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
+        let fits = |c: &Candidate| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
         let found = self.search(state, entry, item, &fits);
         if found.is_none() {
             self.full.entry(item.size).or_default().insert(avoided);
@@ -127,8 +127,8 @@ impl Placer {
         state: &mut State,
         entry: &EntryFacts<'_>,
         item: &PutStartItem,
-        fits: &dyn Fn(&Place) -> bool,
-    ) -> Option<(Place, u64)> {
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
         #[cfg(test)]
         {
             self.searches += 1;
@@ -155,8 +155,8 @@ impl Placer {
         &mut self,
         state: &mut State,
         size: u64,
-        fits: &dyn Fn(&Place) -> bool,
-    ) -> Option<(Place, u64)> {
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
         let mut pick = || {
             let drawn = self.random.below_u64(self.candidates.capacity())?;
             let at = self.candidates.all.partition_point(|candidate| candidate.until <= drawn);
@@ -180,8 +180,8 @@ impl Placer {
         among: Range<usize>,
         state: &mut State,
         size: u64,
-        fits: &dyn Fn(&Place) -> bool,
-    ) -> Option<(Place, u64)> {
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
         let candidates = &self.candidates.all[among];
         let (before, after) = candidates.split_at(self.random.below(candidates.len())?);
         let candidates = after.iter().chain(before).inspect(|_| count_work(1));
@@ -199,8 +199,8 @@ impl Placer {
         state: &mut State,
         entry: &EntryFacts<'_>,
         size: u64,
-        fits: &dyn Fn(&Place) -> bool,
-    ) -> Option<(Place, u64)> {
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
         while self.take_back_left > 0 {
             let usable = |&(time, number): &(_, u32)| {
                 let key = (state.segments.get(number)?.store, number);
@@ -222,8 +222,8 @@ impl Placer {
 }
 
 /// Whether `a` has a larger part of its space free than `b`.
-fn has_more_free(state: &State, a: Place, b: Place) -> bool {
-    let free = |c: Place| {
+fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
+    let free = |c: Candidate| {
         let used = state.segments.space(c.segment).map_or(c.capacity, |space| space.alloc.used());
         u128::from(c.capacity - used)
     };

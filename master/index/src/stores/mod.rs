@@ -1,7 +1,7 @@
 //! Stores, and the segments of memory that they lend: `segments` uses `segment`, and the stores name segments by number.
-//! `places` lists the segments of all stores.
+//! `candidates` lists the segments of all stores.
 
-mod places;
+mod candidates;
 mod segment;
 mod segments;
 
@@ -14,7 +14,7 @@ use triomphe::Arc;
 use crate::command::MountStore;
 use crate::cow::CowMap;
 
-pub(crate) use places::{Place, Places};
+pub(crate) use candidates::{Candidate, Candidates};
 pub(crate) use segment::{Segment, Space, SpaceUsage};
 pub(crate) use segments::Segments;
 
@@ -82,12 +82,12 @@ pub(crate) struct Stores {
     by_id: CowMap<StoreId, Arc<Store>>,
     absent: usize,
     /// Segments that can take puts, once they are asked for: gathering them for each entry would be linear in the stores.
-    places: OnceLock<Arc<Places>>,
+    candidates: OnceLock<Arc<Candidates>>,
 }
 
 impl Stores {
     pub(crate) fn new() -> Self {
-        Self { by_id: CowMap::new(), absent: 0, places: OnceLock::new() }
+        Self { by_id: CowMap::new(), absent: 0, candidates: OnceLock::new() }
     }
 
     pub(crate) fn get(&self, id: StoreId) -> Option<&Store> {
@@ -108,12 +108,12 @@ impl Stores {
     }
 
     /// Returns the segments of mounted stores, which come and go in the entries that change the stores.
-    pub(crate) fn places(&self, segments: &Segments) -> &Arc<Places> {
-        self.places.get_or_init(|| Arc::new(Places::of(self, segments)))
+    pub(crate) fn candidates(&self, segments: &Segments) -> &Arc<Candidates> {
+        self.candidates.get_or_init(|| Arc::new(Candidates::of(self, segments)))
     }
 
     pub(crate) fn insert(&mut self, id: StoreId, store: Store) {
-        self.places = OnceLock::new();
+        self.candidates = OnceLock::new();
         self.absent += usize::from(store.mounted.is_none());
         if self.by_id.insert(id, Arc::new(store)).is_some_and(|old| old.mounted.is_none()) {
             self.absent -= 1;
@@ -123,7 +123,7 @@ impl Stores {
     /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted.
     pub(crate) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
         self.mounted(id).filter(|mounted| mounted.mount.epoch == epoch)?;
-        self.places = OnceLock::new();
+        self.candidates = OnceLock::new();
         let store = Arc::make_mut(self.by_id.get_mut(&id)?);
         let mounted = store.mounted.take()?;
         if store.dead.len() >= DEAD_EPOCHS_MAX {

@@ -7,7 +7,7 @@ use crate::work::count_work;
 
 /// A segment that can take puts.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Candidate {
     /// Number of the segment within the cluster.
     pub(crate) segment: u32,
     pub(crate) store: StoreId,
@@ -19,13 +19,13 @@ pub(crate) struct Place {
 
 /// The segments that can take puts, by store and number.
 #[derive(Clone, Default)]
-pub(crate) struct Places {
-    pub(crate) all: Vec<Place>,
+pub(crate) struct Candidates {
+    pub(crate) all: Vec<Candidate>,
     /// Bytes of the largest one.
     pub(crate) largest: u64,
 }
 
-impl Places {
+impl Candidates {
     /// Gathers the live segments of mounted stores.
     pub(super) fn of(stores: &Stores, segments: &Segments) -> Self {
         let mut all = Vec::new();
@@ -34,7 +34,7 @@ impl Places {
             let tcp_only = mounted.is_tcp_only();
             for segment in mounted.numbers() {
                 let Some(space) = segments.space(segment) else { continue };
-                all.push(Place { segment, store, capacity: space.alloc.capacity(), until: 0, tcp_only });
+                all.push(Candidate { segment, store, capacity: space.alloc.capacity(), until: 0, tcp_only });
             }
         }
         Self::new(all)
@@ -43,16 +43,16 @@ impl Places {
     /// Returns those that are not on some stores.
     pub(crate) fn without(&self, stores: &BTreeSet<StoreId>) -> Self {
         count_work(self.all.len());
-        Self::new(self.all.iter().filter(|place| !stores.contains(&place.store)).copied().collect())
+        Self::new(self.all.iter().filter(|it| !stores.contains(&it.store)).copied().collect())
     }
 
-    fn new(mut all: Vec<Place>) -> Self {
+    fn new(mut all: Vec<Candidate>) -> Self {
         let mut sum = 0u64;
-        for place in &mut all {
-            sum = sum.saturating_add(place.capacity);
-            place.until = sum;
+        for candidate in &mut all {
+            sum = sum.saturating_add(candidate.capacity);
+            candidate.until = sum;
         }
-        let largest = all.iter().map(|place| place.capacity).max().unwrap_or_default();
+        let largest = all.iter().map(|it| it.capacity).max().unwrap_or_default();
         Self { all, largest }
     }
 

@@ -9,4 +9,4 @@ mod served;
 mod tests;
 
 pub use promise::{Allowed, Service, worst};
-pub use served::{Call, Counted, Served, served, unserved};
+pub use served::{CallKind, Counted, Served, served, unserved};

@@ -7,7 +7,7 @@ use crate::checker::{Action, Operation, Outcome};
 
 /// Kind of call that a client makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Call {
+pub enum CallKind {
     /// A put of either mode.
     Put,
     /// A get.
@@ -24,7 +24,7 @@ pub struct Served {
     /// The client.
     pub client: u32,
     /// Kind of the calls.
-    pub call: Call,
+    pub call: CallKind,
     /// Calls that began and ended in the window, as far as they are [counted](Counted). The next four count some of these.
     pub calls: usize,
     /// Calls that failed: they certainly had no effect, and their answers tell nothing.
@@ -51,7 +51,7 @@ pub enum Counted {
     OnceBack,
 }
 
-impl Call {
+impl CallKind {
     /// Returns the kind of an action; `None` for that of the pool.
     pub fn of(action: Action) -> Option<Self> {
         match action {
@@ -111,11 +111,11 @@ pub fn served(operations: &[Operation], window: &Range<u64>, counted: Counted) -
     for operation in operations {
         of_key.entry(&operation.key).or_default().push(operation);
     }
-    let mut by_client: BTreeMap<u32, BTreeMap<Call, Vec<Answer<'_>>>> = BTreeMap::new();
+    let mut by_client: BTreeMap<u32, BTreeMap<CallKind, Vec<Answer<'_>>>> = BTreeMap::new();
     // Nothing was answered to a call that its caller dropped.
     let answered = |it: &&Operation| it.outcome != Outcome::Untold;
     for operation in operations.iter().filter(|it| it.end <= window.end).filter(answered) {
-        let Some(call) = Call::of(operation.action) else { continue };
+        let Some(call) = CallKind::of(operation.action) else { continue };
         let false_miss = operation.end >= window.start && is_false_miss(operation, &of_key[&*operation.key]);
         let kinds = by_client.entry(operation.client).or_default();
         kinds.entry(call).or_default().push(Answer { operation, false_miss });
@@ -129,7 +129,7 @@ pub fn served(operations: &[Operation], window: &Range<u64>, counted: Counted) -
             Counted::All => window.start,
             Counted::OnceBack => good.filter(|end| *end >= window.start).min().unwrap_or(window.end),
         };
-        let busy: BTreeMap<Call, Vec<Range<u64>>> =
+        let busy: BTreeMap<CallKind, Vec<Range<u64>>> =
             kinds.keys().map(|call| (*call, busy(&kinds, *call))).collect();
         for (call, mut answers) in kinds {
             answers.sort_by_key(|answer| answer.operation.end);
@@ -175,7 +175,7 @@ fn is_false_miss(miss: &Operation, of_key: &[&Operation]) -> bool {
 }
 
 /// Returns when a client waited long for good answers to other calls than those of a kind, in spans that do not overlap.
-fn busy(kinds: &BTreeMap<Call, Vec<Answer<'_>>>, but: Call) -> Vec<Range<u64>> {
+fn busy(kinds: &BTreeMap<CallKind, Vec<Answer<'_>>>, but: CallKind) -> Vec<Range<u64>> {
     let others = kinds.iter().filter(|(call, _)| **call != but).flat_map(|(_, answers)| answers);
     let spans = others.filter(|it| it.is_good()).map(|it| it.operation.start..it.operation.end);
     let mut spans: Vec<_> = spans.filter(|span| span.end - span.start > LONG).collect();
@@ -211,9 +211,9 @@ fn longest_gap(answers: &[Answer<'_>], busy: &[Range<u64>], window: &Range<u64>,
 /// Returns the clients and the kinds of their calls without a good answer to a call that began after `since`. A miss is taken for a
 /// good answer.
 #[must_use]
-pub fn unserved(operations: &[Operation], since: u64) -> Vec<(u32, Call)> {
+pub fn unserved(operations: &[Operation], since: u64) -> Vec<(u32, CallKind)> {
     let mut wanting = BTreeSet::new();
-    let calls = || operations.iter().filter_map(|it| Some((it, Call::of(it.action)?)));
+    let calls = || operations.iter().filter_map(|it| Some((it, CallKind::of(it.action)?)));
     wanting.extend(calls().map(|(it, call)| (it.client, call)));
     for (operation, call) in calls().filter(|(it, _)| it.start >= since) {
         if (Answer { operation, false_miss: false }).is_good() {

@@ -28,7 +28,7 @@ fn history(operations: &[(u32, u64, u64, Action, Outcome)]) -> Vec<Operation> {
 fn of(
     operations: &[(u32, u64, u64, Action, Outcome)],
     client: u32,
-    call: Call,
+    call: CallKind,
     from: u64,
     to: u64,
 ) -> Served {
@@ -37,7 +37,7 @@ fn of(
     found.unwrap_or_else(|| panic!("nothing of client {client} and {call:?}"))
 }
 
-fn gap(operations: &[(u32, u64, u64, Action, Outcome)], client: u32, call: Call, to: u64) -> Duration {
+fn gap(operations: &[(u32, u64, u64, Action, Outcome)], client: u32, call: CallKind, to: u64) -> Duration {
     of(operations, client, call, 0, to).longest_gap
 }
 
@@ -55,8 +55,8 @@ fn a_gap_lasts_from_the_first_call_after_a_good_answer_to_the_next_good_one() {
         (0, 710, 800, Upsert(A), Unknown),
         (0, 810, 850, Upsert(A), Stored),
     ];
-    assert_eq!(gap(&calls, 0, Call::Put, 860), ms(250));
-    assert_eq!(of(&calls, 0, Call::Put, 0, 860).calls, 5);
+    assert_eq!(gap(&calls, 0, CallKind::Put, 860), ms(250));
+    assert_eq!(of(&calls, 0, CallKind::Put, 0, 860).calls, 5);
 }
 
 #[test]
@@ -67,27 +67,30 @@ fn each_client_and_each_kind_of_call_is_judged_for_itself() {
         calls.push((1, t, t + 5, Upsert(A), Failed));
         calls.push((1, t + 5, t + 10, Get, Value(A)));
     }
-    assert_eq!(gap(&calls, 0, Call::Put, 5_000), ms(10));
-    assert_eq!(gap(&calls, 1, Call::Get, 5_000), ms(5));
+    assert_eq!(gap(&calls, 0, CallKind::Put, 5_000), ms(10));
+    assert_eq!(gap(&calls, 1, CallKind::Get, 5_000), ms(5));
     assert_eq!(
-        gap(&calls, 1, Call::Put, 5_000),
+        gap(&calls, 1, CallKind::Put, 5_000),
         ms(4_990),
         "another client's puts do not count, nor its own gets"
     );
     let all = served(&history(&calls), &(0..5_000 * MS), Counted::All);
     let breaches = Service::unaffected().breaches(&all, ms(100));
-    assert!(matches!(breaches[..], [Served { client: 1, call: Call::Put, failed: 499, .. }]), "{breaches:?}");
+    assert!(
+        matches!(breaches[..], [Served { client: 1, call: CallKind::Put, failed: 499, .. }]),
+        "{breaches:?}"
+    );
 }
 
 #[test]
 fn a_client_that_hangs_or_has_stopped_trying_is_waited_for_to_the_end() {
     let stopped = [(0, 0, 10, Upsert(A), Stored), (0, 10, 20, Get, Value(A)), (1, 0, 3_000, Get, Value(A))];
-    assert_eq!(gap(&stopped, 0, Call::Put, 3_000), ms(2_980));
-    assert_eq!(gap(&stopped, 0, Call::Get, 3_000), ms(2_980));
+    assert_eq!(gap(&stopped, 0, CallKind::Put, 3_000), ms(2_980));
+    assert_eq!(gap(&stopped, 0, CallKind::Get, 3_000), ms(2_980));
     // As long as it calls at all, a kind that it does not ask for has no gap.
     let goes_on = [(0, 0, 10, Upsert(A), Stored), (0, 2_000, 2_990, Get, Value(A))];
-    assert_eq!(gap(&goes_on, 0, Call::Put, 3_000), ms(10));
-    assert_eq!(gap(&goes_on, 0, Call::Get, 3_000), ms(990));
+    assert_eq!(gap(&goes_on, 0, CallKind::Put, 3_000), ms(10));
+    assert_eq!(gap(&goes_on, 0, CallKind::Get, 3_000), ms(990));
 }
 
 #[test]
@@ -98,14 +101,14 @@ fn a_client_that_is_kept_busy_by_slow_calls_that_work_waits_for_no_others() {
         (0, 1_000, 2_000, Upsert(A), Stored),
         (0, 2_000, 2_100, Remove, Removed),
     ];
-    assert_eq!(gap(&calls, 0, Call::Remove, 2_100), ms(110));
-    assert_eq!(gap(&calls, 0, Call::Put, 2_100), ms(1_000));
+    assert_eq!(gap(&calls, 0, CallKind::Remove, 2_100), ms(110));
+    assert_eq!(gap(&calls, 0, CallKind::Put, 2_100), ms(1_000));
 }
 
 #[test]
 fn a_call_that_was_under_way_when_the_window_began_counts_from_there() {
     let calls = [(0, 0, 900, Upsert(A), Failed), (0, 910, 1_000, Upsert(A), Stored)];
-    let served = of(&calls, 0, Call::Put, 600, 1_000);
+    let served = of(&calls, 0, CallKind::Put, 600, 1_000);
     assert_eq!(
         (served.longest_gap, served.failed, served.calls),
         (ms(400), 0, 1),
@@ -117,7 +120,7 @@ fn a_call_that_was_under_way_when_the_window_began_counts_from_there() {
 fn overlapping_calls_have_a_gap_only_where_none_is_answered() {
     let calls =
         [(0, 0, 100, Get, Miss), (0, 0, 200, Get, Miss), (0, 0, 700, Get, Miss), (0, 0, 800, Get, Miss)];
-    assert_eq!(gap(&calls, 0, Call::Get, 800), ms(500));
+    assert_eq!(gap(&calls, 0, CallKind::Get, 800), ms(500));
 }
 
 #[test]
@@ -131,11 +134,11 @@ fn what_is_no_good_answer_is_counted_by_its_sort() {
     ];
     let of = |call| of(&calls, 0, call, 0, 100);
     let counts = |it: Served| (it.failed, it.unknown, it.local_only, it.false_misses);
-    assert_eq!(counts(of(Call::Put)), (0, 0, 1, 0));
-    assert_eq!(counts(of(Call::Get)), (0, 0, 2, 0), "nothing says that the value was in the pool");
-    assert_eq!(counts(of(Call::Exist)), (1, 0, 0, 0));
-    assert_eq!(counts(of(Call::Remove)), (0, 1, 0, 0));
-    assert_eq!(of(Call::Put).longest_gap, ms(100), "no local answer is a good one");
+    assert_eq!(counts(of(CallKind::Put)), (0, 0, 1, 0));
+    assert_eq!(counts(of(CallKind::Get)), (0, 0, 2, 0), "nothing says that the value was in the pool");
+    assert_eq!(counts(of(CallKind::Exist)), (1, 0, 0, 0));
+    assert_eq!(counts(of(CallKind::Remove)), (0, 1, 0, 0));
+    assert_eq!(of(CallKind::Put).longest_gap, ms(100), "no local answer is a good one");
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn a_client_that_comes_back_is_counted_from_its_first_good_answer() {
     ];
     let all = served(&history(&calls), &(0..1_000 * MS), Counted::OnceBack);
     let figures: Vec<_> = all.iter().map(|it| (it.client, it.call, it.calls, it.failed)).collect();
-    assert_eq!(figures, [(0, Call::Put, 1, 1), (0, Call::Get, 0, 0), (1, Call::Put, 0, 0)]);
+    assert_eq!(figures, [(0, CallKind::Put, 1, 1), (0, CallKind::Get, 0, 0), (1, CallKind::Put, 0, 0)]);
     assert_eq!(all.iter().map(|it| it.longest_gap).collect::<Vec<_>>(), [ms(1_000), ms(930), ms(1_000)]);
 }
 
@@ -182,14 +185,14 @@ fn a_miss_is_false_where_the_value_was_certainly_there() {
 #[test]
 fn a_false_miss_is_no_good_answer() {
     let calls = [(0, 0, 10, Upsert(A), Stored), (0, 20, 30, Get, Miss), (0, 40, 900, Get, Value(A))];
-    assert_eq!(gap(&calls, 0, Call::Get, 900), ms(880));
+    assert_eq!(gap(&calls, 0, CallKind::Get, 900), ms(880));
 }
 
 #[test]
 fn a_promise_is_kept_up_to_its_numbers_and_beyond_the_gap_for_as_long_as_the_machine_stood_still() {
     let served = |longest_gap, failed, false_misses| Served {
         client: 0,
-        call: Call::Get,
+        call: CallKind::Get,
         calls: 9,
         failed,
         unknown: 0,

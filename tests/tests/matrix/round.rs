@@ -46,7 +46,7 @@ pub(crate) struct Round<'a> {
 }
 
 /// What a round has left, once its fault is over.
-pub(crate) struct Ended {
+pub(crate) struct EndedRound {
     pub(crate) begun: std::time::Instant,
     /// Time of the history from which service is judged.
     pub(crate) counted_from: u64,
@@ -87,8 +87,8 @@ impl<'a> Round<'a> {
     }
 
     /// Ends the round.
-    pub(crate) fn end(self) -> Ended {
-        Ended {
+    pub(crate) fn end(self) -> EndedRound {
+        EndedRound {
             begun: self.begun,
             counted_from: self.counted_from,
             unreachable: self.unreachable,

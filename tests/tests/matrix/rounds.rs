@@ -8,7 +8,7 @@ use mc_tests::{Cluster, Deadlines, History, Machine, Overtaken, Recorder, Runnin
 use serde_json::Value;
 
 use crate::evictions;
-use crate::round::{Ended, STALL};
+use crate::round::{EndedRound, STALL};
 
 /// Rounds that may be discarded: half of those that were asked for, and so many more.
 const MAY_BE_DISCARDED: usize = 2;
@@ -54,7 +54,7 @@ impl Rounds {
     /// nothing speaks against it.
     pub(crate) fn judge(
         &mut self,
-        ended: Ended,
+        ended: EndedRound,
         struck: bool,
         began: u64,
         running: &Running,

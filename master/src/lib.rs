@@ -14,6 +14,8 @@ mod leader;
 mod metrics;
 mod mooncake;
 mod run;
+#[cfg(test)]
+mod tests;
 
 pub use config::{
     DEFAULT_RAFT_PORT, MasterArgs, MasterConfigError, PeersError, SettingReference, settings_reference,

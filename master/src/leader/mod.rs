@@ -20,7 +20,7 @@ mod settings;
 mod stores;
 mod term;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod watch;
 
 pub(crate) use members::{

@@ -1,12 +1,11 @@
 mod refused;
-mod upgrade;
-mod work;
+pub(crate) mod upgrade;
 
 use mc_index::{Endpoint, MountStore};
 use mc_types::{GrantKey, SegmentEpoch, StoreId};
 
 /// Returns the mount of a store with these segments, at addresses of TCP.
-pub(super) fn mount(id: u64, addresses: &[&str], segments: &[u64]) -> MountStore {
+pub(crate) fn mount(id: u64, addresses: &[&str], segments: &[u64]) -> MountStore {
     let endpoint = |address: &&str| Endpoint {
         transport: "tcp".into(),
         address: (*address).to_owned(),

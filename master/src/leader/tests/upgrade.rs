@@ -81,7 +81,7 @@ impl Upgraded {
 }
 
 /// Services that answer calls; unlike a whole master they do nothing unasked, so the version stays as it is.
-pub(super) fn services(
+pub(crate) fn services(
     raft: RaftNode,
     dir: &TempDir,
     unwritten: Unwritten,

@@ -122,7 +122,7 @@ impl Judge {
         let (mut dirs, mut others) = (vec![source().join(folder)], Vec::new());
         while let Some(dir) = dirs.pop() {
             for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-                if entry.is_dir() && !entry.ends_with("leader/tests") {
+                if entry.is_dir() && !entry.ends_with("tests") {
                     dirs.push(entry);
                 } else if entry.extension().is_some_and(|extension| extension == "rs") {
                     others.extend(self.others_in(&entry));

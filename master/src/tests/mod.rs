@@ -1,0 +1,3 @@
+//! Tests of a master as a whole.
+
+mod work;

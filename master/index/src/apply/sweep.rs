@@ -4,7 +4,7 @@ use mc_types::ClusterTime;
 
 use super::EntryFacts;
 use crate::key::{IndexKey, TenantName};
-use crate::objects::Replica;
+use crate::objects::{ObjectRef, Objects, Replica};
 use crate::state::State;
 use crate::tenants::RemovalMark;
 
@@ -13,7 +13,7 @@ pub(crate) const SWEEP_MAX: u32 = 16_384;
 /// Bit of the position in the objects up to which cleared ones are freed: a further pass is needed from the start, because
 /// of a `remove_all` during this one.
 const ONCE_MORE: u64 = 1 << 63;
-/// Maximum number of objects and parts of the index that one sweep of cleared objects visits. Most are passed over.
+/// Maximum number of objects, and of parts of the index, that one sweep of cleared objects visits. Most are passed over.
 pub(crate) const VISITS_MAX: usize = 64 << 10;
 
 impl State {
@@ -70,27 +70,63 @@ impl State {
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let (once_more, from) = (self.sweep_from & ONCE_MORE, self.sweep_from & !ONCE_MORE);
-        let (mut doomed, mut visits, mut before, mut done) = (Vec::new(), 0, from, true);
-        for (after, object) in self.objects.iter_from(from) {
-            // Objects that share a position are in one slice.
-            if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
-                done = false;
-                break;
-            }
-            (visits, before) = (visits + 1, after);
-            let Some(object) = object else { continue };
-            if let Some(mark) = self.removal_mark(object) {
-                doomed.extend(IndexKey::from_bytes(object.key).map(|key| (key, mark.reuse_at)));
-            }
-        }
+        let (doomed, next) = match self.cluster_version {
+            ..2 => self.removed_by_visits(from, limit),
+            _ => self.removed_by_place(from, limit),
+        };
         for (key, reuse_at) in doomed {
             if let Some(object) = self.objects.remove(&key) {
                 self.retire(&key, &object, reuse_at);
             }
         }
-        self.sweep_from = if done { 0 } else { before | once_more };
-        if done && once_more == 0 {
+        self.sweep_from = next.map_or(0, |next| next | once_more);
+        if next.is_none() && once_more == 0 {
             self.tenants.forget_marks();
         }
     }
+
+    /// Lists removed objects from a position on, at most `limit` and those that share the position of the last one, and returns
+    /// the position to go on from. It goes through a fixed share of the parts of the index.
+    ///
+    /// The end must follow from the objects alone. Which parts without objects are there does not: a part that was emptied
+    /// is there until the master restarts from a snapshot.
+    fn removed_by_place(&self, from: u64, limit: usize) -> (Vec<Doomed>, Option<u64>) {
+        let end = Objects::part_after(from, VISITS_MAX);
+        let (mut doomed, mut visits, mut before) = (Vec::new(), 0, from);
+        for (after, object) in self.objects.iter_from(from) {
+            if end.is_some_and(|end| after > end) {
+                break;
+            }
+            let Some(object) = object else { continue };
+            // Objects that share a position are in one slice.
+            if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
+                return (doomed, Some(before));
+            }
+            (visits, before) = (visits + 1, after);
+            doomed.extend(self.doomed(object));
+        }
+        (doomed, end)
+    }
+
+    /// [`Self::removed_by_place`] as of cluster version 1: the parts that are there count as visits, so masters that restart
+    /// end up with another index than others once a pass takes more than one entry.
+    fn removed_by_visits(&self, from: u64, limit: usize) -> (Vec<Doomed>, Option<u64>) {
+        let (mut doomed, mut visits, mut before) = (Vec::new(), 0, from);
+        for (after, object) in self.objects.iter_from(from) {
+            if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
+                return (doomed, Some(before));
+            }
+            (visits, before) = (visits + 1, after);
+            doomed.extend(object.and_then(|object| self.doomed(object)));
+        }
+        (doomed, None)
+    }
+
+    fn doomed(&self, object: ObjectRef<'_>) -> Option<Doomed> {
+        let mark = self.removal_mark(object)?;
+        Some((IndexKey::from_bytes(object.key)?, mark.reuse_at))
+    }
 }
+
+/// Key of an object that a `remove_all` has removed, and the time from which its bytes may be reused.
+type Doomed = (IndexKey, ClusterTime);

@@ -150,6 +150,12 @@ impl Objects {
         })
     }
 
+    /// Returns the position of [`Self::iter_from`] that is that many parts after another one; `None` at the end of all parts.
+    pub(crate) fn part_after(from: u64, parts: usize) -> Option<u64> {
+        let part = (from >> 32) + parts as u64;
+        (part < u64::from(SHARDS * PARTS)).then_some(part << 32)
+    }
+
     /// Iterates over all objects in the order of a snapshot: shard, hash, key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.iter().flat_map(Shard::iter)

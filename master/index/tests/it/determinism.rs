@@ -3,7 +3,7 @@
 
 use crate::support::steps::{Script, steps};
 use crate::support::{Rig, TERM, crowd, end, restore, snapshot, start};
-use mc_index::{Command, PutEndItem, PutStartItem, Settings, State};
+use mc_index::{Command, Op, PutEndItem, PutStartItem, Response, Settings, State};
 use mc_types::{ClusterTime, Code};
 use proptest::prelude::*;
 
@@ -86,4 +86,28 @@ fn puts_past_their_deadline_crowd_out_none_whether_or_not_they_were_swept() {
         let known = |put: &&u128| rig.end_item(failed(**put)).code == Code::TransferFail;
         assert_eq!(puts.iter().filter(known).count(), 11, "all that are not due");
     }
+}
+
+/// A part of the index that has lost its last object is there until a restart from a snapshot.
+#[test]
+fn replicas_sweep_in_the_same_steps_whatever_parts_they_have_emptied() {
+    let (mut plain, mut other) = (Rig::with_stores(&[1 << 20]), Rig::with_stores(&[1 << 20]));
+    for rig in [&mut plain, &mut other] {
+        rig.apply(Op::SetClusterVersion(2));
+        // More parts than one sweep goes through.
+        for n in 1..=6_000 {
+            rig.put(n, &n.to_string(), 64);
+            assert_eq!(rig.remove(&n.to_string(), n, 0), Code::Ok);
+        }
+        (6_001..=6_200).for_each(|n| rig.put(n, &n.to_string(), 64));
+    }
+    other.state = restore(&snapshot(&other.state));
+    let remove_all = || Op::RemoveAll { tenant: String::new(), reuse_at: ClusterTime(0) };
+    assert_eq!(plain.apply(remove_all()), Response::Removed(200));
+    assert_eq!(other.apply(remove_all()), Response::Removed(200));
+    while plain.state.needs_sweep() {
+        assert_eq!(plain.sweep(1_000), other.sweep(1_000));
+        assert_eq!(snapshot(&plain.state), snapshot(&other.state));
+    }
+    assert_eq!(plain.state.objects(), 0);
 }

@@ -18,13 +18,14 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
 use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
 use mc_index::{CLUSTER_VERSION, Command, Op, RESCUE_GAP, Settings, Stamp, State};
 use mc_log::{
-    EntryPayload, LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal,
-    RaftLogReader as _, RaftLogStorage as _, SledOptions, SnapshotMeta, StoredMembership, Vote,
+    EntryPayload, LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, OpenLog, Proposal,
+    RaftLogReader as _, RaftLogStorage as _, SnapshotMeta, StoredMembership, Vote,
 };
 use mc_raft::{SnapshotError, SnapshotStore, conflicts_with_snapshot};
 use mc_types::{ClusterId, NodeId};
@@ -96,6 +97,7 @@ pub(crate) fn is_unfinished(dir: &Path) -> bool {
 #[derive(Debug)]
 pub struct Rescue {
     dir: DirectoryLock,
+    logs: Arc<dyn OpenLog>,
     node: NodeId,
     cluster: ClusterId,
     own: MasterNode,
@@ -123,12 +125,12 @@ pub enum Prepared {
 }
 
 impl Rescue {
-    /// Reads the data directory of a master that is not running. If a decided rescue was interrupted, finishes it
-    /// instead.
+    /// Reads the data directory of a master that is not running, whose log is one of `logs`. If a decided rescue was
+    /// interrupted, finishes it instead.
     ///
     /// # Errors
     /// [`RescueError`]: nothing has been changed, unless an interrupted rescue was being finished.
-    pub async fn prepare(dir: &Path) -> Result<Prepared, RescueError> {
+    pub async fn prepare(dir: &Path, logs: Arc<dyn OpenLog>) -> Result<Prepared, RescueError> {
         // Checked before locking, which would create a directory under a mistyped name.
         if !dir.join("identity").exists() && !is_unfinished(dir) {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
@@ -143,8 +145,7 @@ impl Rescue {
         };
         let node = identity.node();
         let (_, mut recovered) = SnapshotStore::open(&dir.join("snapshots"), cluster)?;
-        let (mut log, found) =
-            LogStore::open_sled(dir.join("log"), SledOptions::default(), LogOptions::default()).await?;
+        let (mut log, found) = logs.open(&dir.join("log"), LogOptions::default()).await?;
         let read = async {
             recovered.check_log(found.purged.as_ref())?;
             read(&mut log, recovered.snapshot.take(), found.last).await
@@ -159,6 +160,7 @@ impl Rescue {
         };
         Ok(Prepared::Survivor(Box::new(Self {
             dir: lock,
+            logs,
             node,
             cluster,
             own,
@@ -230,8 +232,7 @@ impl Rescue {
         let (snapshots, _) = SnapshotStore::open(&to.join("snapshots"), cluster)?;
         snapshots.write(&meta, &state)?;
 
-        let (mut log, _) =
-            LogStore::open_sled(to.join("log"), SledOptions::default(), LogOptions::default()).await?;
+        let (mut log, _) = self.logs.open(&to.join("log"), LogOptions::default()).await?;
         let filled = async {
             if let Some(vote) = &self.vote {
                 log.save_vote(vote).await?;
@@ -345,6 +346,8 @@ fn finish(dir: &Path) -> Result<Rescued, RescueError> {
 
 #[cfg(test)]
 mod tests {
+    use mc_log::OnSled;
+
     use super::*;
 
     const NODE: NodeId = NodeId(5);
@@ -390,7 +393,7 @@ mod tests {
             let dir = cut_short_after(renames);
             let root = dir.path();
             assert!(is_unfinished(root), "no master may start here");
-            let found = Rescue::prepare(root).await.unwrap();
+            let found = Rescue::prepare(root, Arc::new(OnSled::default())).await.unwrap();
             let Prepared::Finished(rescued) = found else { panic!("after {renames} renames: {found:?}") };
             assert!(!is_unfinished(root));
             let content =
@@ -422,7 +425,7 @@ mod tests {
     async fn where_no_master_was_nothing_is_made() {
         let dir = tempfile::tempdir().unwrap();
         let nothing = dir.path().join("nothing");
-        let error = Rescue::prepare(&nothing).await.unwrap_err().to_string();
+        let error = Rescue::prepare(&nothing, Arc::new(OnSled::default())).await.unwrap_err().to_string();
         assert!(error.contains("holds no master that was part of a cluster"), "{error}");
         assert!(!nothing.exists());
     }

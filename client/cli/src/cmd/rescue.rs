@@ -1,10 +1,12 @@
 //! `mcctl members rescue`: makes a cluster of one from a survivor's data directory.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
 use mc_console::{Ended, Output};
+use mc_log::OnSled;
 use mc_master::{Prepared, Rescue, Rescued};
 use serde::Serialize;
 
@@ -39,7 +41,7 @@ struct Survivor {
 
 pub(crate) async fn rescue(args: &RescueArgs, output: Output) -> Result<Ended> {
     mc_log::keep_caught_panics_quiet();
-    let rescue = match Rescue::prepare(&args.data_dir).await? {
+    let rescue = match Rescue::prepare(&args.data_dir, Arc::new(OnSled::default())).await? {
         Prepared::Survivor(rescue) => *rescue,
         Prepared::Finished(rescued) => {
             done(None, &rescued, output);

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
-    Change, EvictItem, EvictionUnit, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName,
+    Change, EvictItem, EvictionUnit, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, bound,
     reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
@@ -428,7 +428,10 @@ impl Evictor {
             let (mut looks, mut pins, mut gone) = (0, 0, 0);
             let before = chosen.items.len();
             loop {
-                if chosen.is_enough(&want) || pins >= PINS_PER_CHOICE || gone >= GONE_PER_CHOICE {
+                if chosen.is_enough(&want)
+                    || pins >= bound(PINS_PER_CHOICE, 2)
+                    || gone >= bound(GONE_PER_CHOICE, 2)
+                {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
@@ -476,7 +479,7 @@ impl Evictor {
                 }
             }
         }
-        if !leased && self.orders.has_hard(scope) && self.end_hard_pins(PINS_PER_CHOICE, state) {
+        if !leased && self.orders.has_hard(scope) && self.end_hard_pins(bound(PINS_PER_CHOICE, 2), state) {
             return chosen;
         }
         chosen.blocked = Some(match leased || self.orders.has_aside(scope) {
@@ -560,10 +563,10 @@ impl Evictor {
     /// Drops units whose objects a dropped store took along, a slice at each call, while there seem to be many.
     pub fn prune(&mut self, state: &State) {
         self.orders.drop_empty();
-        if self.len() as u64 <= state.objects() + state.objects() / 8 + PRUNE_SLICE as u64 {
+        if self.len() as u64 <= state.objects() + state.objects() / 8 + bound(PRUNE_SLICE, 2) as u64 {
             return;
         }
-        for _ in 0..PRUNE_SLICE {
+        for _ in 0..bound(PRUNE_SLICE, 2) {
             let (order, at) = self.prune_from;
             let Some(policy) = self.orders.policy(order) else {
                 self.prune_from = (0, 0);

@@ -8,11 +8,12 @@
 //! All containers are copy-on-write in small pieces, so a clone is cheap and can be written as a snapshot
 //! ([`State::write_snapshot`]) on another thread while entries are applied.
 //!
-//! Each room uses the ones before it: `work`, `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
+//! Each room uses the ones before it: `work`, `bounds`, `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
 //! `groups` and `key_values`, and `state`, which owns them; `query`; `apply`; `snapshot`.
 
 pub mod alloc;
 mod apply;
+mod bounds;
 mod command;
 #[cfg(test)]
 mod constants;
@@ -34,6 +35,10 @@ mod tenants;
 mod work;
 
 pub use apply::{RESCUE_GAP, allocation_order, known_from};
+pub use bounds::bound;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use bounds::use_small_bounds;
 pub use command::{
     CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, Pin, PlacedReplica,
     PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy, ReadPolicyError, RemoveItem, Request,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mc_index::State;
+use mc_index::{State, bound};
 use mc_types::StoreId;
 
 use super::orders::OrderScope;
@@ -35,7 +35,7 @@ impl Evictor {
         if let Some(order) = scope {
             // All stores count in a quota.
             self.orders.change(order, |policy| {
-                (0..policy.aside().min(LOOKS_PER_CHOICE)).for_each(|_| policy.look_aside(|_| true));
+                (0..policy.aside().min(bound(LOOKS_PER_CHOICE, 2))).for_each(|_| policy.look_aside(|_| true));
             });
             return;
         }
@@ -44,7 +44,7 @@ impl Evictor {
             let aside = |order| Some((order, self.orders.policy(order)?.aside()));
             self.aside.left = self.orders.with_aside().filter_map(aside).collect();
         }
-        for _ in 0..LOOKS_PER_CHOICE {
+        for _ in 0..bound(LOOKS_PER_CHOICE, 2) {
             let Some(mut left) = self.aside.left.first_entry() else { return };
             let order = *left.key();
             *left.get_mut() -= 1;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mc_index::{KeyHash, Pin, State};
+use mc_index::{KeyHash, Pin, State, bound};
 use mc_types::ClusterTime;
 
 use super::orders::Class;
@@ -67,7 +67,7 @@ impl Evictor {
 
     /// Brings units back into the order whose soft pins have ended, a slice at each call.
     pub(super) fn end_soft_pins(&mut self, now: ClusterTime) {
-        for _ in 0..PINS_PER_CHOICE {
+        for _ in 0..bound(PINS_PER_CHOICE, 2) {
             let Some(unit) = self.soft_pins.ended(now) else { return };
             if let Some(place) = self.find(unit) {
                 self.change(place, |policy| policy.unpin(place.unit));

@@ -18,6 +18,7 @@ pub(crate) mod run;
 
 use mc_types::ALLOCATION_ALIGN;
 
+use crate::bounds::bound;
 use crate::cow::CowMap;
 use free::FreeSpace;
 use run::Run;
@@ -164,8 +165,8 @@ impl Allocator {
     /// Carves a new run from free space and takes its first slot. The run is shorter when no free range is long enough.
     fn take_from_free(&mut self, slot: u64) -> Option<u64> {
         let live = self.live.get(&slot).copied().unwrap_or(0);
-        let share = self.capacity / RUN_PART / slot;
-        let wanted = (live / GROWTH_PART).min(share).clamp(1, u64::from(Run::MAX_SLOTS));
+        let share = self.capacity / bound(RUN_PART, 4) / slot;
+        let wanted = (live / bound(GROWTH_PART, 1)).min(share).clamp(1, u64::from(Run::MAX_SLOTS));
         let slots = wanted.min(self.free.longest() / slot);
         let offset = self.free.take(slots.checked_mul(slot).filter(|&len| len > 0)?)?;
         self.start_run(slot, offset, slots, 0);
@@ -184,7 +185,7 @@ impl Allocator {
     /// Returns the next larger size with a free slot that may be cut up.
     fn larger(&self, slot: u64) -> Option<u64> {
         let mut from = (slot + 1, false, 0);
-        for _ in 0..NEST_TRIES {
+        for _ in 0..bound(NEST_TRIES, 1) {
             let (&(parent, nested, _), ()) = self.partial.at_or_after(&from)?;
             if !nested {
                 return Some(parent);

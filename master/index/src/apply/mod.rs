@@ -12,6 +12,7 @@ mod tenant;
 use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
 use triomphe::Arc;
 
+use crate::bounds::bound;
 use crate::command::{Command, Op, PutEnded, PutStarted, Response, Stamp};
 use crate::puts::PutState;
 use crate::state::State;
@@ -40,7 +41,7 @@ impl State {
         }
         self.time = self.time.max(stamp.now);
         // More than this entry can itself leave behind, so that a backlog never grows.
-        self.expire(EXPIRE_MIN + 2 * items(op));
+        self.expire(bound(EXPIRE_MIN, 1) + 2 * items(op));
         self.puts.forget_due(index, self.time);
         let entry = EntryFacts { order: allocation_order(term, index), stamp, now: self.time };
         match op {

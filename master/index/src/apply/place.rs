@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use triomphe::Arc;
 
 use super::EntryFacts;
+use crate::bounds::bound;
 use crate::command::{PlacedReplica, PutStartItem};
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
@@ -44,7 +45,7 @@ impl Placer {
             candidates,
             largest: all.largest,
             random,
-            take_back_left: TAKE_BACK_MAX,
+            take_back_left: bound(TAKE_BACK_MAX, 2),
             full: BTreeMap::new(),
             #[cfg(test)]
             searches: 0,

@@ -3,6 +3,7 @@
 use mc_types::ClusterTime;
 
 use super::EntryFacts;
+use crate::bounds::bound;
 use crate::key::{IndexKey, TenantName};
 use crate::objects::{ObjectRef, Objects, Replica};
 use crate::state::State;
@@ -20,7 +21,7 @@ impl State {
     /// Removes replicas in dropped segments from the index, and each object that has no other live replica; then
     /// objects that a `remove_all` has removed. Visits at most `limit` objects and returns whether some are left.
     pub(crate) fn sweep(&mut self, limit: u32) -> bool {
-        let limit = limit.min(SWEEP_MAX);
+        let limit = limit.min(bound(SWEEP_MAX, 2));
         for swept in 0..limit {
             let Some((number, offset, shard)) = self.segments.next_to_sweep() else {
                 self.sweep_removed(limit - swept);
@@ -99,7 +100,7 @@ impl State {
             }
             let Some(object) = object else { continue };
             // Objects that share a position are in one slice.
-            if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
+            if after != before && (doomed.len() >= limit || visits >= bound(VISITS_MAX, 4)) {
                 return (doomed, Some(before));
             }
             (visits, before) = (visits + 1, after);

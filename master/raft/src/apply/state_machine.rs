@@ -2,7 +2,7 @@ use std::io;
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use mc_index::{CLUSTER_VERSION, Command, Op, Response};
+use mc_index::{CLUSTER_VERSION, Command, Op, Response, bound};
 use mc_log::{Entry, EntryPayload, LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use metrics::Histogram;
 use openraft::alias::{EntryPayloadOf, SnapshotOf};
@@ -35,7 +35,7 @@ impl StateMachine {
     /// Applies entries whose commands have `bytes` bytes, if they are few and the lock is free. Gives them back
     /// otherwise.
     fn apply_at_once(&self, ready: Vec<PreparedEntry>, bytes: usize) -> Result<(), Vec<PreparedEntry>> {
-        if ready.len() > ENTRIES_AT_ONCE || bytes > BYTES_PER_HOLD {
+        if ready.len() > bound(ENTRIES_AT_ONCE, 1) || bytes > BYTES_PER_HOLD {
             return Err(ready);
         }
         let Some(applied) = self.index.try_write() else { return Err(ready) };
@@ -138,7 +138,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let mut end = None;
         while end.is_none() {
             let (mut ready, mut bytes) = (Vec::new(), 0);
-            while ready.len() < ENTRIES_PER_HOLD && bytes < BYTES_PER_HOLD {
+            while ready.len() < bound(ENTRIES_PER_HOLD, 2) && bytes < BYTES_PER_HOLD {
                 let prepared = match entries.next().await {
                     Some(Ok((entry, responder))) => {
                         bytes += command_bytes(&entry);

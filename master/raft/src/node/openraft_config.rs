@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use mc_index::bound;
 use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
 
 use crate::apply::snapshot_limits::SnapshotLimits;
@@ -40,7 +41,7 @@ pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result
         max_in_snapshot_log_to_keep: u64::MAX,
         // Above what a snapshot leaves. It only decides how long `add_learner` waits, which is not used here.
         replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
-        max_payload_entries: APPEND_ENTRIES,
+        max_payload_entries: bound(APPEND_ENTRIES, 2),
         api_channel_size: Some(API_QUEUE),
         notification_channel_size: Some(NOTIFICATION_QUEUE),
         state_machine_channel_size: Some(INDEX_QUEUE),

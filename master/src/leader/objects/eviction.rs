@@ -8,7 +8,7 @@ use mc_eviction::{
     ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY,
     OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS, Victims, excess, tenants_in_excess,
 };
-use mc_index::{EvictItem, Fit, Request, TenantName, Usage};
+use mc_index::{EvictItem, Fit, Request, TenantName, Usage, bound};
 use mc_raft::Applied;
 use mc_types::Code;
 use tokio::time::Instant;
@@ -269,7 +269,7 @@ impl TermEviction {
             if self.choose_in_quota(objects, tenant, &mut batch).await == EntryOutcome::Failed {
                 return EntryOutcome::Failed;
             }
-            if batch.chosen.items.len() >= OBJECTS_PER_ENTRY {
+            if batch.chosen.items.len() >= bound(OBJECTS_PER_ENTRY, 3) {
                 entries += 1;
                 if self.evict_in_quotas(objects, std::mem::take(&mut batch)).await == EntryOutcome::Failed {
                     return EntryOutcome::Failed;
@@ -302,7 +302,7 @@ impl TermEviction {
             }
             self.evictor = ordered(objects).await;
         }
-        let max = OBJECTS_PER_ENTRY.saturating_sub(batch.chosen.items.len()).max(1);
+        let max = bound(OBJECTS_PER_ENTRY, 3).saturating_sub(batch.chosen.items.len()).max(1);
         let chosen = self.choose(objects, scope, wanted, max);
         let freed = Excess { bytes: chosen.bytes, objects: chosen.items.len() as u64 };
         match chosen.blocked {
@@ -447,7 +447,7 @@ impl TermEviction {
                 objects,
                 None,
                 wanted,
-                if for_puts { OBJECTS_PER_ENTRY_FOR_PUTS } else { OBJECTS_PER_ENTRY },
+                bound(if for_puts { OBJECTS_PER_ENTRY_FOR_PUTS } else { OBJECTS_PER_ENTRY }, 3),
             );
             let count = items.len() as u64;
             if !items.is_empty() {

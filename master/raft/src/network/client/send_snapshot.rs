@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use mc_index::bound;
 use mc_log::{TypeConfig, Vote, encode_membership};
 use mc_proto::v1::{self, raft_client::RaftClient};
 use openraft::StorageError;
@@ -127,7 +128,7 @@ async fn feed(
             Ok(Ok(())) => {}
         }
         let file = snapshot.clone();
-        let data = mc_durable::blocking(move || file.read_piece(offset, PIECE))
+        let data = mc_durable::blocking(move || file.read_piece(offset, bound(PIECE, 500)))
             .await
             .unwrap_or_else(|err| Err(io::Error::other(err)))
             .map_err(Stopped::Disk)?;

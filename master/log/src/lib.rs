@@ -19,7 +19,7 @@ mod store;
 mod types;
 mod write;
 
-pub use disk::inspect::{is_on, purged_from, vote_on};
+pub use disk::inspect::{WrittenEntries, entries_on, is_on, purged_from, vote_on};
 pub use disk::memory::{Faults, MemoryDisk};
 pub use disk::pace::{Pace, SyncPace};
 pub use disk::panics::keep_caught_panics_quiet;

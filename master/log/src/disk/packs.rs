@@ -7,6 +7,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use mc_index::bound;
+
 use super::busy::BusySince;
 use super::pace::SyncPace;
 use super::{LogDisk, LogView, Mark};
@@ -121,7 +123,10 @@ impl Packs {
     pub(crate) fn purge_slice(&mut self, upto: u64) -> io::Result<bool> {
         let mut keys = Vec::new();
         self.view.scan(&ValueKey::pack(0), &mut |key, value| {
-            if keys.len() == PURGE_SLICE || ValueKey::index_of(key).is_none() || !pack::ends_by(value, upto) {
+            if keys.len() == bound(PURGE_SLICE, 2)
+                || ValueKey::index_of(key).is_none()
+                || !pack::ends_by(value, upto)
+            {
                 return ControlFlow::Break(());
             }
             keys.push(key.to_vec());
@@ -130,7 +135,7 @@ impl Packs {
         for key in &keys {
             self.delete(key)?;
         }
-        Ok(keys.len() == PURGE_SLICE)
+        Ok(keys.len() == bound(PURGE_SLICE, 2))
     }
 
     pub(crate) fn view(&self) -> Arc<dyn LogView> {
@@ -150,8 +155,12 @@ pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> 
     let mut bytes = 0;
     let mut failed = None;
     view.scan(&ValueKey::pack(start), &mut |key, value| {
-        if ValueKey::index_of(key).is_none_or(|index| index >= to) {
+        let Some(index) = ValueKey::index_of(key).filter(|index| *index < to) else {
             return ControlFlow::Break(());
+        };
+        // A purge that was interrupted leaves the last parts of an entry.
+        if ValueKey::is_part(key) && index < from {
+            return ControlFlow::Continue(());
         }
         let found = match pack::decode(key, value).and_then(|piece| assembler.feed(piece)) {
             Ok(found) => found,
@@ -180,7 +189,7 @@ pub(crate) fn read(view: &dyn LogView, from: u64, to: u64, max_bytes: usize) -> 
     failed.map_or(Ok(entries), Err)
 }
 
-fn damaged(error: LogValueError) -> io::Error {
+pub(super) fn damaged(error: LogValueError) -> io::Error {
     let what = match error {
         LogValueError::Damaged(what) => format!("a record of the Raft log is damaged: {what}"),
         LogValueError::Unreadable(error) => format!("a record of the Raft log can't be read: {error}"),

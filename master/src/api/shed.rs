@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::Counter;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::leader::Refusal;
 
@@ -93,7 +94,7 @@ impl Shedder {
 /// late wake-up is remembered for some tenths of a second.
 async fn probe(lag: Arc<AtomicU64>) {
     loop {
-        let due = tokio::time::Instant::now() + PROBE;
+        let due = Instant::now() + PROBE;
         tokio::time::sleep_until(due).await;
         let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
         lag.store(late.max(lag.load(Ordering::Relaxed) / 2), Ordering::Relaxed);

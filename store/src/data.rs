@@ -365,7 +365,7 @@ impl Served for Data {
             self.stop().await;
             let segments = self.memory.segments();
             let renew = move || segments.iter().for_each(|segment| segment.renew());
-            if self.runtime.spawn_blocking(renew).await.is_err() {
+            if !matches!(self.runtime.spawn(mc_durable::blocking(renew)).await, Ok(Ok(()))) {
                 tracing::error!("preparing the segments for a new epoch panicked; serving them all the same");
             }
             loop {

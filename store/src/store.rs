@@ -85,7 +85,8 @@ impl Opened {
     }
 
     /// Allocates the memory, serves it, and returns. The store mounts it as soon as it finds a leader. `progress`
-    /// receives the bytes that are ready and the bytes in total.
+    /// receives the bytes that are ready and the bytes in total. A runtime with a single thread allocates in place, and its
+    /// other tasks wait meanwhile.
     ///
     /// # Errors
     /// [`StartError`]
@@ -259,7 +260,7 @@ async fn allocate(
         }
         Ok(segments)
     };
-    match tokio::task::spawn_blocking(all).await {
+    match mc_durable::blocking(all).await {
         Ok(segments) => Ok(segments?),
         Err(failed) => {
             Err(StartError::System { what: "memory", source: std::io::Error::other(failed.to_string()) })

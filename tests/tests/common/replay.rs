@@ -49,6 +49,12 @@ impl Replay {
         took_effect.filter_map(|(evicted, _)| evicted).collect()
     }
 
+    /// Returns each key that was ever put, with its tenant and its object.
+    #[allow(dead_code, reason = "the fault matrix has no use for it")]
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&str, &[u8], Option<ObjectView>)> {
+        self.names.values().map(|(tenant, key)| (&**tenant, &**key, self.state.get(tenant, key)))
+    }
+
     /// Returns the version that an eviction names, if it is there.
     fn find(&self, item: &EvictItem) -> Option<Evicted> {
         let (tenant, key) = self.names.get(&item.key)?;

@@ -1,14 +1,10 @@
 //! Entries of the table of keys and values, which masters serve over HTTP.
 
-use std::io;
-
 use mc_tests::checker::{Action, Digest, Outcome};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::machine::HTTP;
-use crate::net::address_of;
+use crate::http::{Request, exchange};
 
 impl Client {
     /// Changes an entry: sets it twice as often as it deletes it.
@@ -49,21 +45,8 @@ impl Client {
 
     /// Returns the code and body of a master's answer; `None` when there is none in time.
     async fn call(&mut self, method: &str, key: &str, body: &str) -> Option<(u16, String)> {
-        let exchange = self.exchange(method, key, body);
-        timeout(self.caller.patience, exchange).await.ok()?.ok()
-    }
-
-    async fn exchange(&self, method: &str, key: &str, body: &str) -> io::Result<(u16, String)> {
-        let mut stream = self.net.dial(self.host, address_of(self.caller.at, HTTP)).await?;
-        let request = format!(
-            "{method} /metadata?key={key} HTTP/1.1\r\nhost: master\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        Ok((code.ok_or(io::ErrorKind::InvalidData)?, body.to_owned()))
+        let path = format!("/metadata?key={key}");
+        let request = Request { from: self.host, to: self.caller.at, method, path: &path, body };
+        timeout(self.caller.patience, exchange(&self.net, request)).await.ok()?.ok()
     }
 }

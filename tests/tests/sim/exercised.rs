@@ -7,6 +7,8 @@ const LEAD: &str = "exercised: ";
 
 /// A count and its name.
 type Count = (&'static str, usize);
+/// All of them.
+type Counts = [Count; 32];
 
 /// How often one schedule did what schedules are for.
 #[derive(Default)]
@@ -51,10 +53,34 @@ pub(crate) struct Exercised {
     pub(crate) replicas_dropped: usize,
     /// Starts of puts that were refused because of a tenant's quota.
     pub(crate) puts_over_quota: usize,
+    /// Starts of puts that were refused for lack of memory.
+    pub(crate) puts_without_memory: usize,
+    /// Puts that were stored by a call with others.
+    pub(crate) puts_together: usize,
+    /// Keys that were read by a call with others.
+    pub(crate) reads_together: usize,
+    /// Keys that were removed by a call with others.
+    pub(crate) removals_together: usize,
+    /// Stored puts that changed the pin of their key.
+    pub(crate) pins_changed: usize,
+    /// Pins that were read.
+    pub(crate) pins_read: usize,
+    /// Restarts of masters one after the other, while all else was well.
+    pub(crate) rolled: usize,
+    /// Values that a real client has stored, with their bytes.
+    pub(crate) bytes_stored: usize,
+    /// Values that a real client has read.
+    pub(crate) bytes_read: usize,
+    /// Requests for bytes that the checks of a real store refused.
+    pub(crate) refused_by_stores: usize,
+    /// Objects that rescued clusters had.
+    pub(crate) objects_rescued: usize,
+    /// Values that real clients read in them.
+    pub(crate) values_after_rescue: usize,
 }
 
 impl Exercised {
-    fn counts(&self) -> [Count; 20] {
+    fn counts(&self) -> Counts {
         [
             ("leader changes", self.leader_changes),
             ("snapshots installed on followers", self.snapshots_installed),
@@ -65,7 +91,7 @@ impl Exercised {
             ("swaps of a wiped master", self.swaps),
             ("kills in the middle of work", self.killed_at_work),
             ("masters ended by their disks", self.ended_by_disk),
-            ("puts refused for lack of room", self.puts_without_room),
+            ("puts refused for full disks", self.puts_without_room),
             ("stores back without what they held", self.stores_returned),
             ("puts on two stores", self.puts_on_two_stores),
             ("puts revoked", self.puts_revoked),
@@ -76,6 +102,18 @@ impl Exercised {
             ("changes of the table of keys and values", self.entries_changed),
             ("replicas dropped", self.replicas_dropped),
             ("puts refused for a quota", self.puts_over_quota),
+            ("puts refused for lack of memory", self.puts_without_memory),
+            ("puts stored with others", self.puts_together),
+            ("keys read with others", self.reads_together),
+            ("keys removed with others", self.removals_together),
+            ("pins changed", self.pins_changed),
+            ("pins read", self.pins_read),
+            ("masters rolled", self.rolled),
+            ("values stored by real clients", self.bytes_stored),
+            ("values read by real clients", self.bytes_read),
+            ("requests refused by real stores", self.refused_by_stores),
+            ("objects rescued", self.objects_rescued),
+            ("values read after a rescue", self.values_after_rescue),
         ]
     }
 }
@@ -87,7 +125,7 @@ impl fmt::Display for Exercised {
 }
 
 /// The counts of many schedules, added up.
-pub(crate) struct Totals([Count; 20]);
+pub(crate) struct Totals(Counts);
 
 impl Totals {
     /// Of what the processes of many seeds printed. One that did not get so far has counted nothing.

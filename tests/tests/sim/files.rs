@@ -57,6 +57,17 @@ pub(crate) fn durable(dir: &Path) -> Vec<OsString> {
     kept.iter().filter(is_durable).map(|(name, _)| name.clone()).collect()
 }
 
+/// Counts all files of `dir` as synced, with their names.
+pub(crate) fn keep_all(dir: &Path) -> io::Result<()> {
+    let names = names(dir)?;
+    let mut durable = DURABLE.lock();
+    for (name, inode) in &names {
+        durable.files.insert(*inode, fs::read(dir.join(name))?);
+    }
+    durable.names.insert(dir.to_owned(), names);
+    Ok(())
+}
+
 /// Takes `dir` and all in it: another disk has never heard of them.
 pub(crate) fn take(dir: &Path) -> io::Result<()> {
     DURABLE.lock().names.retain(|known, _| !known.starts_with(dir));

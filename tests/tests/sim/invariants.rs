@@ -19,12 +19,14 @@ use crate::machine::Machine;
 use crate::net::Host;
 use crate::oracle::Oracle;
 use crate::trace::Trace;
+use crate::written::Entries;
 
 /// Remembers what was seen of all masters since the beginning.
 pub(crate) struct Invariants {
     trace: Trace,
     /// The leader of each term.
     leaders: BTreeMap<u64, NodeId>,
+    entries: Entries,
     /// Every entry that was committed: its id and a hash of what it says.
     committed: BTreeMap<u64, (LogId, u64)>,
     /// The hash of the index at each applied entry.
@@ -49,10 +51,12 @@ struct Seen {
 }
 
 impl Invariants {
-    pub(crate) fn new(masters: usize, trace: Trace) -> Self {
+    /// `entries` are those that the masters write.
+    pub(crate) fn new(masters: usize, trace: Trace, entries: Entries) -> Self {
         Self {
             trace,
             leaders: BTreeMap::new(),
+            entries,
             committed: BTreeMap::new(),
             indexes: BTreeMap::new(),
             voters: BTreeMap::new(),
@@ -63,13 +67,21 @@ impl Invariants {
         }
     }
 
+    /// Of a cluster whose log begins behind `base`, the end of a rescued one.
+    pub(crate) fn behind(base: LogId, masters: usize, trace: Trace, entries: Entries) -> Self {
+        let mut this = Self::new(masters, trace, entries);
+        // No log has this entry: what is in it is never compared.
+        this.committed.insert(base.index, (base, 0));
+        this
+    }
+
     /// The terms that had a leader.
     pub(crate) fn terms(&self) -> usize {
         self.leaders.len()
     }
 
     /// Entries that were committed.
-    pub(crate) fn entries(&self) -> usize {
+    pub(crate) fn committed_entries(&self) -> usize {
         self.committed.len()
     }
 
@@ -108,16 +120,11 @@ impl Invariants {
         self.check_leases(machines)
     }
 
-    /// See [`Evictions::missing`].
-    pub(crate) fn missing_entry(&self) -> Option<u64> {
-        self.evictions.missing()
-    }
-
     /// Tells the oracle what was evicted, and up to which entry every master that may answer has applied the log: up to
     /// the last one that the newest leader has applied.
     pub(crate) fn tell(&mut self, oracle: &Oracle) {
         for (index, evicted) in self.evictions.take() {
-            oracle.evicted(index, evicted.key, evicted.object.version);
+            oracle.evicted(index, evicted.key, evicted.object.version, evicted.object.checksum);
         }
         let newest = self.leaders.last_key_value().map(|(term, _)| *term);
         let leads = self.seen.iter().filter(|seen| Some(seen.led) == newest);
@@ -168,28 +175,43 @@ impl Invariants {
             self.trace.note(&[100, host as u64, term]);
             self.seen[host].led = term;
         }
+        if let Some(committed) = committed {
+            self.remember(committed)?;
+        }
         // A leader has everything that was ever committed, from the first moment on.
-        let most = self.committed.last_key_value().map_or(0, |(index, _)| *index);
+        let most = self.committed.last_key_value().map(|(index, _)| *index);
         let upto = match newly_leads {
             true => most,
-            false => committed.map_or(0, |id| id.index),
+            false => committed.map(|id| id.index),
         };
-        if newly_leads && last < most {
+        if let Some(most) = most.filter(|most| newly_leads && last < *most) {
             return Err(format!("leader {host} of term {term} ends at {last}, committed was {most}"));
         }
         if let Some(committed) = committed {
             self.disks.check_commit(machines, committed, &memberships)?;
         }
-        self.compare_log(machine, upto, !newly_leads)?;
+        if let Some(upto) = upto {
+            self.compare_log(machine, upto, newly_leads)?;
+        }
         self.compare_index(host, raft)
     }
 
-    /// Compares the entries up to `upto`, which are committed, with what was committed before.
-    fn compare_log(&mut self, machine: &Machine, upto: u64, remember: bool) -> Result<(), String> {
-        let from = match remember {
-            true => self.seen[machine.host].compared,
-            false => 0,
-        };
+    /// Takes note of all entries up to `committed`.
+    fn remember(&mut self, committed: LogId) -> Result<(), String> {
+        let last = self.committed.last_key_value().map(|(_, (id, _))| *id);
+        if last.is_some_and(|last| last.index >= committed.index) {
+            return Ok(());
+        }
+        for entry in self.entries.chain(last, committed)? {
+            self.committed.insert(entry.log_id.index, (entry.log_id, xxh3_64(&encode_payload(&entry))));
+            self.evictions.committed(&entry);
+        }
+        Ok(())
+    }
+
+    /// Compares the entries of a log up to `upto` with what was committed: all, or those that were not compared yet.
+    fn compare_log(&mut self, machine: &Machine, upto: u64, all: bool) -> Result<(), String> {
+        let from = if all { 0 } else { self.seen[machine.host].compared };
         if upto < from {
             return Ok(());
         }
@@ -212,27 +234,13 @@ impl Invariants {
                     ));
                 }
                 Some(_) => {}
-                // Not seen before: committed and purged within one step, by a leader that went on after a pause.
-                None if remember || self.fits(entry.log_id) => {
-                    self.committed.insert(index, now);
-                    self.evictions.committed(entry);
-                }
                 None => return Err(format!("entry {index} appeared on {host} among committed ones")),
             }
         }
-        if remember {
+        if !all {
             self.seen[machine.host].compared = upto + 1;
         }
         Ok(())
-    }
-
-    /// Whether an entry's term lies between those of the committed ones around it.
-    fn fits(&self, id: LogId) -> bool {
-        let before = self.committed.range(..id.index).next_back();
-        let after = self.committed.range(id.index + 1..).next();
-        let term = |(_, (id, _)): (&u64, &(LogId, u64))| id.leader_id;
-        before.map(term).is_none_or(|term| term <= id.leader_id)
-            && after.map(term).is_none_or(|term| id.leader_id <= term)
     }
 
     /// Replicas that have applied the same entries are the same, byte by byte.

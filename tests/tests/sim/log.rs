@@ -11,12 +11,19 @@ use mc_log::{LogDisk as _, LogOptions, LogStore, LogWriter, MemoryDisk, OpenErro
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 
+use crate::written::{Entries, NotingDisk};
+
+/// Largest value of a disk where bounds are small.
+const SMALL_VALUE: usize = 150;
+
 /// One machine's log. It outlives the processes that open it.
 #[derive(Clone)]
 pub(crate) struct SimLog(Arc<Mutex<Inner>>);
 
 struct Inner {
     disk: MemoryDisk,
+    /// Notes what is written.
+    entries: Entries,
     rng: Seeded,
     /// Added to each sync, in ms.
     slow: u64,
@@ -38,8 +45,12 @@ impl fmt::Debug for SimLog {
 }
 
 impl SimLog {
-    pub(crate) fn new(rng: Seeded) -> Self {
-        Self(Arc::new(Mutex::new(Inner { disk: MemoryDisk::new(), rng, slow: 0, broken: false, open: None })))
+    /// An empty log, whose entries are noted in `entries`.
+    pub(crate) fn new(rng: Seeded, entries: Entries) -> Self {
+        let usual = MemoryDisk::new();
+        // Of small values: most entries are in parts.
+        let disk = usual.with_value_cap(mc_index::bound(usual.value_cap(), SMALL_VALUE));
+        Self(Arc::new(Mutex::new(Inner { disk, entries, rng, slow: 0, broken: false, open: None })))
     }
 
     /// The log as the running process has it.
@@ -115,6 +126,28 @@ impl Inner {
     }
 }
 
+/// The logs of a rescue: the one of the survivor, and the one that takes its place.
+#[derive(Debug)]
+pub(crate) struct RescueLogs {
+    pub(crate) old: SimLog,
+    pub(crate) new: SimLog,
+}
+
+impl OpenLog for RescueLogs {
+    fn open(
+        &self,
+        dir: &Path,
+        options: LogOptions,
+    ) -> BoxFuture<'static, Result<(LogStore, Recovered), OpenError>> {
+        let old = dir.parent().is_some_and(|parent| parent.join("identity").exists());
+        if !old {
+            // It is moved as a real one is.
+            std::fs::create_dir_all(dir).expect("folders in memory can be made");
+        }
+        if old { &self.old } else { &self.new }.open(dir, options)
+    }
+}
+
 impl OpenLog for SimLog {
     fn open(
         &self,
@@ -127,7 +160,10 @@ impl OpenLog for SimLog {
             // As the real one does: what a killed process had written is synced before anything is read.
             let failed = |source| OpenError::Io { place: disk.place(), attempt: "sync it", source };
             disk.clone().sync().map_err(failed)?;
-            let (store, writer, recovered) = LogStore::open_inline(Box::new(disk), &options)?;
+            let entries = this.0.lock().entries.clone();
+            let unreadable = |source| OpenError::Io { place: disk.place(), attempt: "read it", source };
+            let noting = NotingDisk::new(disk.clone(), entries).map_err(unreadable)?;
+            let (store, writer, recovered) = LogStore::open_inline(Box::new(noting), &options)?;
             let writer = Arc::new(tokio::sync::Mutex::new(writer));
             this.0.lock().open = Some(Open { store: store.clone(), writer: writer.clone() });
             tokio::spawn(async move {

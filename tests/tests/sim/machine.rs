@@ -13,7 +13,7 @@ use clap::Parser as _;
 use futures::FutureExt as _;
 use mc_durable::FreeSpace;
 use mc_master::MasterArgs;
-use mc_master::{Environment, Master};
+use mc_master::{Environment, Master, Prepared, Rescue, RescueError};
 use mc_process::config::Loaded;
 use mc_raft::RaftNode;
 use mc_tests::Seeded;
@@ -22,8 +22,9 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::files;
-use crate::log::SimLog;
+use crate::log::{RescueLogs, SimLog};
 use crate::net::{Host, Net, address_of};
+use crate::written::Entries;
 
 /// The room in a data directory: all one could wish for, or hardly any.
 #[derive(Debug, Default)]
@@ -49,6 +50,7 @@ pub(crate) struct Machine {
     pub(crate) host: Host,
     pub(crate) log: SimLog,
     net: Net,
+    entries: Entries,
     args: MasterArgs,
     rng: Seeded,
     /// How much faster its clock runs, in parts per million.
@@ -90,11 +92,11 @@ enum Phase {
 }
 
 impl Machine {
-    /// `peers`: whom it meets to find its cluster, itself among them.
+    /// `peers`: whom it meets to find its cluster, itself among them. What its log is given is noted in `entries`.
     pub(crate) fn new(
         host: Host,
         peers: impl Iterator<Item = Host>,
-        net: &Net,
+        (net, entries): (&Net, &Entries),
         root: &Path,
         snapshot_every: u64,
         mut rng: Seeded,
@@ -115,8 +117,9 @@ impl Machine {
         ]);
         Self {
             host,
-            log: SimLog::new(rng.part(1)),
+            log: SimLog::new(rng.part(1), entries.clone()),
             net: net.clone(),
+            entries: entries.clone(),
             args,
             // Clocks differ by a little, or by as much as leases are made for.
             drift: match rng.below(3) {
@@ -228,9 +231,38 @@ impl Machine {
     pub(crate) fn wipe(&mut self) {
         self.kill();
         self.wipes += 1;
-        self.log = SimLog::new(self.rng.part(2));
+        self.log = SimLog::new(self.rng.part(2), self.entries.clone());
         self.lost_writes = false;
         files::take(self.dir()).expect("files in memory can be deleted");
+    }
+
+    /// Makes a cluster of one of what this machine keeps, as `mcctl members rescue` does. Returns the number of objects and
+    /// the last entry that it found.
+    pub(crate) fn rescue(&mut self) -> Result<(u64, u64), String> {
+        let rescued = SimLog::new(self.rng.part(3), self.entries.clone());
+        let logs = Arc::new(RescueLogs { old: self.log.clone(), new: rescued.clone() });
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O has nothing to fail with");
+        let dir = self.dir().clone();
+        let found = runtime.block_on(async move {
+            let Prepared::Survivor(rescue) = Rescue::prepare(&dir, logs).await? else {
+                unreachable!("no rescue was cut short");
+            };
+            let found = (rescue.keys(), rescue.last_index());
+            rescue.carry_out().await?;
+            // The writers of the logs end.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok(found)
+        });
+        drop(runtime);
+        rescued.process_died();
+        self.log = rescued;
+        self.wipes += 1;
+        files::keep_all(&self.snapshots()).expect("files in memory can be read");
+        found.map_err(|error: RescueError| error.to_string())
     }
 
     /// SIGTERM.

@@ -19,16 +19,20 @@
 //!   where masters already take a [`mc_net::Network`].
 //! - **Disks**: the log is on the memory disk of `mc_log`, written by the real writer ([`log`]); files are real
 //!   ones in memory. A loss of power keeps what was synced and a part of the rest ([`files`]).
-//! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`libc`]).
+//! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`c_library`]).
 //!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part. A seed
 //!   prints the same hash each time; of every run of many, three are run again, and another hash is a failure.
 //! - **Size**: three masters; in one schedule of four five, or three to which two with empty disks are added one by one.
-//! - **Clients** ([`client`]) put, put if absent, revoke, read and remove, on one or two of three stores ([`store`]). One of
-//!   the stores dies, or unmounts, and comes back with nothing: it never has the only replica. The name of a key says how
-//!   it is put: in a group, with a soft or a hard pin, within the quota of a tenant ([`keys`]). All objects of another
-//!   tenant are removed at once, or those that match a pattern, or their replicas on one store ([`removals`]).
-//!   Entries of the table of keys and values are changed over HTTP ([`entries`]).
-//! - **Evictions**: in half of the schedules eviction keeps the pool at some 40 objects, in all of them a tenant at its
+//! - **Clients** ([`client`]) put, put if absent, revoke, read and remove, one key or several by a call, on one or two of three
+//!   stores. The name of a key says how it is put: in a group, with a pin that stays or changes, within the quota of a
+//!   tenant ([`keys`]). Values have a byte to some MiB, and in a quarter of the schedules there is no room for all ([`pool`]).
+//!   All objects of another tenant are removed at once, or those that match a pattern, or their replicas on one store
+//!   ([`removals`]). Entries of the table of keys and values are changed over HTTP ([`entries`]).
+//! - **Real clients** ([`user`]), beside those, put, read and remove values with bytes.
+//! - **Stores**: two are real ones ([`lender`]): link, heartbeats, grants, fence and segments. What clients send them comes
+//!   over the simulated network in a format of the simulation's ([`carrier`]). A third one lends memory and does nothing else
+//!   ([`store`]). It dies, or unmounts, and comes back with nothing: it never has the only replica.
+//! - **Evictions**: in half of the schedules the pool evicts, in all of them a tenant at its
 //!   quota. The committed entries are applied once more, which tells the oracle of each eviction ([`evictions`]).
 //! - **Faults** ([`nemesis`]): kill, at rest or in the middle of a step, loss of power, errors of the log's disk, data
 //!   directories without room, a disk that is taken (once in a schedule), SIGTERM, SIGSTOP, restart,
@@ -37,6 +41,12 @@
 //!   stopped while answers are on their way to it: most schedules are mostly about one of the two. A newcomer is killed or
 //!   cut off while it copies the log. In some schedules a person removes members, the leader as well, and adds them again or
 //!   not ([`operator`]). Snapshots are taken every 8 to 200 entries.
+//! - **By hand**: in some schedules a person restarts the masters one after the other at the end, each once the one before is
+//!   ready and the cluster is healthy; puts go on being acknowledged ([`roller`]). In some the majority is lost for good at
+//!   the very end, and the survivor is rescued: it has all that its log has ([`rescue`]).
+//! - **Small bounds**: in a quarter of the schedules bounds on the work of a step are small, such as the entries of an append, the
+//!   bytes of a piece of a snapshot, the puts that an entry ends and the objects of a choice of the evictor
+//!   (`mc_index::bound`). So a few objects reach bounds that take thousands in production.
 //! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new
 //!   leader has them all; no master that runs holds a lease once another was elected to a later term; replicas that applied
 //!   the same entries are the same, byte by byte; every log can be read; no master gave up but for its disk, and no task
@@ -57,15 +67,19 @@
 //! `tests/planted.patch` puts known bugs back; `MC_BUG` chooses one. What was found is in docs/simulation.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod c_library;
+mod caller;
+mod carrier;
 mod client;
 mod disks;
 mod entries;
 mod evictions;
 mod exercised;
 mod files;
+mod http;
 mod invariants;
 mod keys;
-mod libc;
+mod lender;
 mod log;
 mod machine;
 mod nemesis;
@@ -73,13 +87,20 @@ mod net;
 mod operator;
 mod oracle;
 mod panics;
+mod pool;
+mod puts;
+mod reads;
 mod removals;
 #[path = "../common/replay.rs"]
 mod replay;
+mod rescue;
+mod roller;
 mod schedule;
 mod seeds;
 mod store;
 mod trace;
+mod user;
+mod written;
 
 use std::process::ExitCode;
 
@@ -120,9 +141,14 @@ fn one(seed: u64) -> ExitCode {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
     panics::watch();
+    if schedule::has_small_bounds(seed) {
+        mc_index::use_small_bounds();
+    }
+    // It times the processor's clock by that of the system once, which stands still in the simulation.
+    drop(mc_process::metrics::Registry::new());
     // A thread that has drawn nothing yet.
     let run = std::thread::spawn(move || {
-        libc::seed_this_thread(seed);
+        c_library::seed_this_thread(seed);
         schedule::run(seed)
     });
     let Ok(report) = run.join() else { return ExitCode::FAILURE };

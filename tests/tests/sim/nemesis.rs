@@ -7,12 +7,12 @@ use mc_tests::Seeded;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::client::Wanted;
+use crate::client::{CLIENTS, Wanted};
 use crate::invariants::leader;
 use crate::machine::Machine;
 use crate::net::{Host, Net};
 use crate::operator::Order;
-use crate::store::{Fate, Mortal};
+use crate::store::{Fate, Mortal, STORES};
 use crate::trace::Trace;
 
 /// One thing that is done at one time.
@@ -289,6 +289,18 @@ impl Nemesis {
                     self.cut_for(now, long_end, other, victim);
                 }
             }
+            12 if self.rng.below(2) == 0 => {
+                // A store out of reach of a program that has values there, or slow for it.
+                let (user, store) = self.carrying_link();
+                if self.rng.below(2) == 0 {
+                    self.cut_for(now, end, user, store);
+                    self.cut_for(now, end, store, user);
+                } else {
+                    let slow = self.rng.within(5..300);
+                    self.at(now, Deed::SlowLink(user, store, slow));
+                    self.at(long_end, Deed::SlowLink(user, store, 0));
+                }
+            }
             12 => {
                 // What a client asks is not heard, or the answer is not, or both.
                 let outside = self.outsider();
@@ -347,7 +359,15 @@ impl Nemesis {
         }
     }
 
-    /// A client or the store.
+    /// A real client and a store.
+    fn carrying_link(&mut self) -> (Host, Host) {
+        let stores = self.masters + CLIENTS;
+        let store = stores + self.rng.below(STORES as u64) as usize;
+        let users = stores + STORES;
+        (users + self.rng.below((self.hosts - users) as u64) as usize, store)
+    }
+
+    /// A client or a store.
     fn outsider(&mut self) -> Host {
         self.masters + self.rng.below((self.hosts - self.masters) as u64) as usize
     }

@@ -414,9 +414,11 @@ impl AsyncRead for Stream {
         let end = &mut connection.ends[self.end];
         if !end.received.is_empty() {
             let count = end.received.len().min(buf.remaining());
-            for byte in end.received.drain(..count) {
-                buf.put_slice(&[byte]);
-            }
+            let (first, second) = end.received.as_slices();
+            let first = &first[..count.min(first.len())];
+            buf.put_slice(first);
+            buf.put_slice(&second[..count - first.len()]);
+            end.received.drain(..count);
             return Poll::Ready(Ok(()));
         }
         if end.reset {

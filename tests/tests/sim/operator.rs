@@ -6,10 +6,11 @@ use mc_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::client::{Caller, caller};
+use crate::caller::{Caller, caller};
 use crate::keys::{BOUND, BOUND_OBJECTS};
 use crate::machine::RAFT;
 use crate::net::{Host, address_of};
+use crate::pool::Pool;
 
 /// Patience with one attempt: a change is committed before it is answered.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -27,17 +28,9 @@ pub(crate) enum Order {
     Add(Host),
 }
 
-/// Shares of the pool between which eviction keeps a small one: some 40 objects of three stores.
-const WATERMARKS: [(&str, &str); 2] =
-    [("eviction-low-watermark", "0.003"), ("eviction-high-watermark", "0.004")];
-
 /// Configures the cluster, then carries out one order after the other.
-pub(crate) async fn operate(
-    mut masters: Caller,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    small_pool: bool,
-) {
-    configure(&mut masters, small_pool).await;
+pub(crate) async fn operate(mut masters: Caller, mut orders: mpsc::UnboundedReceiver<Order>, pool: Pool) {
+    configure(&mut masters, pool).await;
     while let Some(order) = orders.recv().await {
         let began = Instant::now();
         while carry_out(&mut masters, order).await.is_none() {
@@ -49,11 +42,18 @@ pub(crate) async fn operate(
     }
 }
 
-async fn configure(masters: &mut Caller, small_pool: bool) {
+/// Adds a host, until it is a member.
+pub(crate) async fn add_surely(mut masters: Caller, host: Host) {
+    while carry_out(&mut masters, Order::Add(host)).await.is_none() {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn configure(masters: &mut Caller, pool: Pool) {
     let quota = Some(v1::Quota { bytes: 0, objects: BOUND_OBJECTS });
     let request = v1::SetTenantRequest { caller: caller(), tenant: BOUND.to_owned(), quota };
     while masters.attempt(async |mut master| master.set_tenant(request.clone()).await).await.is_err() {}
-    for (name, value) in WATERMARKS.iter().filter(|_| small_pool) {
+    for (name, value) in pool.settings() {
         let (name, value) = ((*name).to_owned(), (*value).to_owned());
         let request = v1::SetConfigRequest { caller: caller(), name, value };
         while masters.attempt(async |mut master| master.set_config(request.clone()).await).await.is_err() {}

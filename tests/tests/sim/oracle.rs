@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mc_proto::v1;
 use mc_tests::checker::{Action, Digest, Losses, Operation, Outcome, Verdict, check};
 use mc_types::PutId;
 use parking_lot::Mutex;
 
-use crate::client::digest;
-use crate::keys::{may_be_evicted, may_be_removed};
+use crate::keys::{digest_of, may_be_evicted, may_be_removed};
+use crate::pool::Pool;
 use crate::trace::Trace;
 
 /// Records operations and judges each read as it returns; clones record into the same history.
@@ -16,7 +17,7 @@ use crate::trace::Trace;
 pub(crate) struct Oracle {
     inner: Arc<Mutex<Inner>>,
     trace: Trace,
-    small_pool: bool,
+    pool: Pool,
 }
 
 /// Counts of the clients' calls.
@@ -36,6 +37,22 @@ pub(crate) struct Tally {
     pub(crate) entries_changed: usize,
     /// Replicas that were dropped from one store.
     pub(crate) replicas_dropped: usize,
+    /// Starts of puts that were refused for lack of memory.
+    pub(crate) refused_for_memory: usize,
+    /// Puts that were stored by a call with others.
+    pub(crate) stored_together: usize,
+    /// Keys that were read by a call with others.
+    pub(crate) read_together: usize,
+    /// Keys that were removed by a call with others.
+    pub(crate) removed_together: usize,
+    /// Puts that were stored and changed the pin of their key.
+    pub(crate) pins_changed: usize,
+    /// Pins that were read.
+    pub(crate) pins_read: usize,
+    /// Values that a real client has stored.
+    pub(crate) bytes_stored: usize,
+    /// Values that a real client has read.
+    pub(crate) bytes_read: usize,
 }
 
 #[derive(Default)]
@@ -47,14 +64,18 @@ struct Inner {
     operations: BTreeMap<String, Vec<Operation>>,
     /// Evictions that the newest leader may not have applied yet, by the index of their entry.
     evictions: BTreeMap<u64, Vec<(String, Digest)>>,
+    /// Pins that the puts asked for.
+    pins: BTreeMap<PutId, v1::PinAction>,
+    /// When a put was last acknowledged.
+    stored_at: u64,
     tally: Tally,
     violation: Option<String>,
 }
 
 impl Oracle {
-    /// With `small_pool`, the pool evicts all that is not hard-pinned.
-    pub(crate) fn new(trace: Trace, small_pool: bool) -> Self {
-        Self { inner: Arc::default(), trace, small_pool }
+    /// Judges calls that are about such a pool.
+    pub(crate) fn new(trace: Trace, pool: Pool) -> Self {
+        Self { inner: Arc::default(), trace, pool }
     }
 
     pub(crate) fn set_now(&self, now: u64) {
@@ -81,9 +102,12 @@ impl Oracle {
         self.trace.note_text(&format!("{key} {operation}"));
         let mut inner = self.inner.lock();
         let before = inner.operations.entry(key.to_owned()).or_default();
-        let may_go = may_be_removed(key) || may_be_evicted(key, self.small_pool);
+        let may_go = may_be_removed(key) || may_be_evicted(key, self.pool);
         let wrong = contradiction(before, &operation, may_go);
         before.push(operation.clone());
+        if operation.outcome == Outcome::Stored {
+            inner.stored_at = inner.now;
+        }
         if let Some(other) = wrong {
             inner.violation.get_or_insert_with(|| {
                 format!(
@@ -95,13 +119,15 @@ impl Oracle {
 
     /// The entry `index`, which is committed, evicts a version. From when on a read may miss it is not known: a leader that
     /// has died may have applied the entry before anybody saw that it is committed.
-    pub(crate) fn evicted(&self, index: u64, key: String, version: PutId) {
+    pub(crate) fn evicted(&self, index: u64, key: String, version: PutId, checksum: u64) {
         self.trace.note_text(&format!("{key} {version:?} is evicted by entry {index}"));
         let mut inner = self.inner.lock();
-        if !may_be_evicted(&key, self.small_pool) {
+        let pinned = inner.pins.get(&version) == Some(&v1::PinAction::PinHard);
+        if pinned || !may_be_evicted(&key, self.pool) {
             inner.violation.get_or_insert_with(|| format!("key {key} was evicted by entry {index}"));
         }
-        inner.evictions.entry(index).or_default().push((key, digest(version)));
+        let value = digest_of(&key, version, checksum);
+        inner.evictions.entry(index).or_default().push((key, value));
     }
 
     /// The newest leader has applied the entries up to this one: no read from now on may return what they evicted.
@@ -113,6 +139,64 @@ impl Oracle {
         for (key, value) in evicted.into_values().flatten() {
             let eviction = Operation::eviction(&key, value, 0, now);
             inner.operations.entry(key).or_default().push(eviction);
+        }
+    }
+
+    /// Keys that were put once, with an acknowledgement, and whose values stay.
+    pub(crate) fn kept(&self) -> Vec<(String, Digest)> {
+        let inner = self.inner.lock();
+        let stays = |key: &&String| !may_be_removed(key) && !may_be_evicted(key, self.pool);
+        let keys = inner.operations.iter().filter(|(key, _)| stays(key));
+        let kept = keys.filter_map(|(key, operations)| {
+            let mut puts = operations.iter().filter(|operation| written(operation).is_some());
+            let put = puts.next().filter(|put| put.outcome == Outcome::Stored)?;
+            Some((key.clone(), written(put)?)).filter(|_| puts.next().is_none())
+        });
+        kept.collect()
+    }
+
+    /// Something is wrong.
+    pub(crate) fn violates(&self, why: String) {
+        self.inner.lock().violation.get_or_insert(why);
+    }
+
+    /// The outcome of the last operation on a key.
+    pub(crate) fn last_outcome(&self, key: &str) -> Option<Outcome> {
+        self.inner.lock().operations.get(key)?.last().map(|operation| operation.outcome)
+    }
+
+    /// The time between two acknowledged puts counts from now on.
+    pub(crate) fn stored_now(&self) {
+        let mut inner = self.inner.lock();
+        inner.stored_at = inner.now;
+    }
+
+    /// When a put was last acknowledged, in ms.
+    pub(crate) fn last_stored(&self) -> u64 {
+        self.inner.lock().stored_at
+    }
+
+    /// A put asks for this pin.
+    pub(crate) fn asks_for(&self, put: PutId, pin: v1::PinAction) {
+        self.inner.lock().pins.insert(put, pin);
+    }
+
+    /// A master says how a version is pinned. A put that preserves the pin of its key may have found any.
+    pub(crate) fn pin_of(&self, key: &str, version: PutId, hard: bool, soft: bool) {
+        let mut inner = self.inner.lock();
+        inner.tally.pins_read += 1;
+        let Some(asked) = inner.pins.get(&version).copied() else { return };
+        let right = match asked {
+            v1::PinAction::PinHard => hard,
+            v1::PinAction::PinSoft => !hard,
+            v1::PinAction::PinDisable => !hard && !soft,
+            v1::PinAction::PinPreserve => true,
+        };
+        if !right {
+            let why = format!(
+                "key {key}: {version:?} was put with {asked:?}; hard-pinned {hard}, soft-pinned {soft}"
+            );
+            inner.violation.get_or_insert(why);
         }
     }
 

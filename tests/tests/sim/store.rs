@@ -1,5 +1,5 @@
-//! The stores of a simulated cluster, which lend memory and do nothing else. All have room for everything. One of them
-//! may die and come back, and what it held is gone then; the others only fall silent.
+//! The stores of a simulated cluster. One of them lends memory and does nothing else: it may die and come back, and what it
+//! held is gone then. The others are real ones ([`lender`](crate::lender)), and only fall silent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use mc_types::{SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Caller, caller};
+use crate::caller::{Caller, caller};
+use crate::pool::Pool;
 
 pub(crate) const STORES: usize = 3;
 /// The number of the one that may die.
-const MORTAL: usize = 0;
+pub(crate) const MORTAL: usize = 0;
 /// Patience with one attempt.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -71,14 +72,19 @@ fn id_of(number: usize) -> StoreId {
     StoreId(number as u64 + 1)
 }
 
+/// The numbers of those that are real ones.
+pub(crate) fn real() -> impl Iterator<Item = usize> {
+    (0..STORES).filter(|number| *number != MORTAL)
+}
+
 pub(crate) fn name_of(number: usize) -> String {
     format!("store{number}")
 }
 
-/// Store `number`: mounts, and beats wherever the leader is.
-pub(crate) async fn store(number: usize, mut caller: Caller, mut rng: Seeded, mortal: Mortal) {
-    let fate = || if number == MORTAL { mortal.fate() } else { Fate::Lives };
-    let store = bytes::Bytes::copy_from_slice(&id_of(number).to_bytes());
+/// The store that may die: mounts, and beats wherever the leader is. Nobody serves its memory at `address`.
+pub(crate) async fn store(address: String, mut caller: Caller, mut rng: Seeded, mortal: Mortal) {
+    let fate = || mortal.fate();
+    let store = bytes::Bytes::copy_from_slice(&id_of(MORTAL).to_bytes());
     let mut first = true;
     loop {
         while fate() == Fate::Dead {
@@ -87,7 +93,7 @@ pub(crate) async fn store(number: usize, mut caller: Caller, mut rng: Seeded, mo
         let epoch = bytes::Bytes::copy_from_slice(&SegmentEpoch(rng.bits() | 1).to_bytes());
         let mut mounted = false;
         while fate() == Fate::Lives {
-            if mount(number, &mut caller, &store, &epoch).await {
+            if mount(&address, &mut caller, &store, &epoch).await {
                 if !first && !mounted {
                     mortal.came_back();
                 }
@@ -104,19 +110,19 @@ pub(crate) async fn store(number: usize, mut caller: Caller, mut rng: Seeded, mo
     }
 }
 
-async fn mount(number: usize, caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes) -> bool {
+async fn mount(address: &str, caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes) -> bool {
     let mount = v1::MountStoreRequest {
         caller: self::caller(),
         store_id: store.clone(),
-        name: name_of(number),
+        name: name_of(MORTAL),
         epoch: epoch.clone(),
         grant_key: vec![7; 32].into(),
         endpoints: vec![v1::Endpoint {
             transport: "tcp".into(),
-            address: format!("10.0.0.{}:50060", 90 + number),
+            address: address.to_owned(),
             ..Default::default()
         }],
-        segment_bytes: vec![16 << 20],
+        segment_bytes: vec![Pool::SEGMENT],
         http_address: String::new(),
     };
     caller.attempt(async |mut master| master.mount_store(mount).await).await.is_ok()

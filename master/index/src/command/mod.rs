@@ -121,3 +121,40 @@ fn room(op: &Op) -> usize {
     };
     keys + 256
 }
+
+#[cfg(test)]
+mod tests {
+    use mc_types::PutId;
+
+    use super::*;
+    use crate::key::KeyHash;
+
+    /// A buffer that grows copies what it holds, for each large command of a leader.
+    #[test]
+    fn a_large_command_is_encoded_into_a_buffer_that_had_room_for_it_from_the_start() {
+        let keys = || (0..4_000u64).map(|n| n.to_string().repeat(100).into_bytes());
+        let now = ClusterTime(u64::MAX / 2);
+        let put = |key: &[u8]| PutId(u128::from(KeyHash::of("put", key).to_u64()) << 64);
+        let hash = |key: &[u8]| KeyHash::of("", key);
+        let start = |key: Vec<u8>| PutStartItem::new(put(&key), &key, 1 << 30, now);
+        let remove = |key: Vec<u8>| RemoveItem { version: put(&key), reuse_at: now, key };
+        let evict = |key: Vec<u8>| EvictItem { key: hash(&key), version: put(&key) };
+        let end = |key: Vec<u8>| PutEndItem::new(put(&key), hash(&key), u64::MAX);
+        for op in [
+            Op::PutStart { tenant: String::new(), items: keys().map(start).collect() },
+            Op::PutEnd { items: keys().map(end).collect() },
+            Op::PutRevoke { puts: keys().map(|key| put(&key)).collect() },
+            Op::Remove { tenant: String::new(), items: keys().map(remove).collect() },
+            Op::Evict { items: keys().map(evict).collect(), reuse_at: now },
+            Op::NoteReuse { keys: keys().map(|key| hash(&key)).collect(), epoch: 1, once_share: 1 },
+            Op::SetKeyValue { key: vec![b'k'; 4_000], value: Some(vec![b'v'; 60_000].into()) },
+        ] {
+            let (encoded, room) = (encode(&Stamp::default(), &op).len(), room(&op));
+            assert!(
+                (room / 2..=room).contains(&encoded),
+                "{encoded} bytes in {room}: {:.20}",
+                format!("{op:?}")
+            );
+        }
+    }
+}

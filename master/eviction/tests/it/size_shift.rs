@@ -47,6 +47,7 @@ impl Pool {
             loop {
                 match self.evictor.next_slice(&place, &self.rig.state, &self.leases, NOW, &[]) {
                     ClearingStep::Chosen(chosen) => {
+                        assert_ne!(chosen.items, [], "a slice that evicts nothing");
                         self.evict_chosen(&chosen);
                         evicted += chosen.bytes;
                     }

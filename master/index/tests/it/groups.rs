@@ -99,7 +99,7 @@ fn members_that_share_a_hash_and_are_lost_leave_a_snapshot_that_can_be_read() {
         put_sharing(&mut rig, 1, 2);
         put_sharing(&mut rig, 2, 2);
         rig.drop_store(2);
-        while rig.sweep(100) {}
+        rig.sweep_all(100);
         assert_snapshot_restores(&mut rig);
         let lost = rig.state.group(group()).unwrap().lost;
         assert_eq!(lost, if version == 1 { 2 } else { 1 });
@@ -112,7 +112,7 @@ fn a_member_that_shares_its_hash_with_a_lost_one_is_restored() {
     put_sharing(&mut rig, 1, 2);
     put_sharing(&mut rig, 2, 1);
     rig.drop_store(2);
-    while rig.sweep(100) {}
+    rig.sweep_all(100);
     let before = rig.state.group(group()).unwrap();
     assert_eq!((before.members.len(), before.lost), (1, 1));
     assert_snapshot_restores(&mut rig);

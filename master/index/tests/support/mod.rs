@@ -117,6 +117,13 @@ impl Rig {
         }
     }
 
+    /// Sweeps in slices until nothing is left.
+    pub fn sweep_all(&mut self, limit: u32) {
+        const SLICES_MAX: usize = 10_000;
+        let is_swept = (0..SLICES_MAX).any(|_| !self.sweep(limit));
+        assert!(is_swept, "{} objects are left, and the sweep finds no end", self.state.objects());
+    }
+
     pub fn version(&self, key: &str) -> Option<u128> {
         self.state.get("", key.as_bytes()).map(|object| object.version.0)
     }

@@ -334,7 +334,7 @@ mod tests {
         thread::scope(|scope| {
             let newer = scope.spawn(|| fence.admit_write(0..100, 6, LATER, at(0)).map(drop));
             // The newer write waits for the hold; a second hold would wait behind it.
-            while second.try_hold().is_some() {
+            while second.try_hold().is_some() && !newer.is_finished() {
                 thread::yield_now();
             }
             drop(held);
@@ -450,11 +450,13 @@ mod tests {
                     }
                     received
                 });
-                while !stop.load(Ordering::SeqCst) {
+                while !stop.load(Ordering::SeqCst) && !writing.is_finished() {
                     thread::yield_now();
                 }
-                fence.admit_write(0..64, 2, LATER, at(0)).unwrap();
+                let newer = fence.admit_write(0..64, 2, LATER, at(0)).map(drop);
+                // Also where it was refused, so that the older writer ends.
                 owner.store(2, Ordering::SeqCst);
+                newer.unwrap();
                 assert!(writing.join().unwrap() > 0);
             });
         }
@@ -464,21 +466,26 @@ mod tests {
     #[test]
     fn a_reader_that_saw_a_newer_byte_is_refused() {
         for _ in 0..200 {
-            let (fence, byte) = (fence(), AtomicU64::new(0));
+            let (fence, byte, admitted) = (fence(), AtomicU64::new(0), AtomicBool::new(false));
             fence.admit_write(0..8, 1, LATER, at(0)).unwrap();
             thread::scope(|scope| {
                 let reading = scope.spawn(|| {
                     loop {
+                        let is_last = admitted.load(Ordering::SeqCst);
                         let seen = byte.load(Ordering::Relaxed);
                         let verdict = fence.check_read(0..8, 1, LATER);
                         assert!(seen == 0 || verdict.is_err(), "read a newer byte and was not told");
+                        assert!(!is_last || verdict.is_err(), "a newer write was admitted before it asked");
                         if verdict.is_err() {
                             break;
                         }
                     }
                 });
-                fence.admit_write(0..8, 2, LATER, at(0)).unwrap();
+                let newer = fence.admit_write(0..8, 2, LATER, at(0)).map(drop);
                 byte.store(1, Ordering::Relaxed);
+                // Also where the newer write was refused, so that the reader ends.
+                admitted.store(true, Ordering::SeqCst);
+                newer.unwrap();
                 reading.join().unwrap();
             });
         }

@@ -80,26 +80,33 @@ fn a_put_lies_in_segments_whose_numbers_were_given_out() {
     assert_refused(read(put(u32::MAX, 1)), "not given out yet");
 }
 
-/// Writes a dropped segment of `bytes` bytes with an object of 64 B at its end.
+fn write_dropped_segment(chunks: &mut ChunkWriter<&mut Vec<u8>>, bytes: u64) {
+    let (store, epoch, number) = (StoreId(1), SegmentEpoch(1), 0);
+    let record = SegmentRecord { segment: 0, store, epoch, number, bytes, live: false };
+    chunks.record(Section::Segments, &record).unwrap();
+}
+
+/// Writes an object of 64 B in the dropped segment.
+fn write_object(chunks: &mut ChunkWriter<&mut Vec<u8>>, key: &IndexKey, offset: u64) {
+    let record = ObjectRecord {
+        key: key.bytes(),
+        version: PutId(1),
+        size: 64,
+        checksum: 0,
+        reused: 0,
+        pin: Pin::NONE,
+        data_type: 0,
+        group: None,
+        replicas: smallvec![Replica { segment: 0, offset, index: 1 }],
+    };
+    chunks.record(Section::Objects, &record).unwrap();
+}
+
+/// Writes a dropped segment of `bytes` bytes with an object at its end.
 fn dropped_segment(bytes: u64) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
     move |chunks| {
-        let (store, epoch, number) = (StoreId(1), SegmentEpoch(1), 0);
-        let record = SegmentRecord { segment: 0, store, epoch, number, bytes, live: false };
-        chunks.record(Section::Segments, &record).unwrap();
-        let replicas = smallvec![Replica { segment: 0, offset: bytes.saturating_sub(64), index: 1 }];
-        let key = key();
-        let record = ObjectRecord {
-            key: key.bytes(),
-            version: PutId(1),
-            size: 64,
-            checksum: 0,
-            reused: 0,
-            pin: Pin::NONE,
-            data_type: 0,
-            group: None,
-            replicas,
-        };
-        chunks.record(Section::Objects, &record).unwrap();
+        write_dropped_segment(chunks, bytes);
+        write_object(chunks, &key(), bytes.saturating_sub(64));
     }
 }
 
@@ -110,6 +117,27 @@ fn a_dropped_segment_has_a_size_that_could_be_mounted() {
     }
     for bytes in [0, 63, (1 << 48) + 64, u64::MAX] {
         assert_refused(read(dropped_segment(bytes)), "no store can mount");
+    }
+}
+
+#[test]
+fn two_objects_are_not_in_one_place_however_far_apart_their_records_are() {
+    let mut keys = [&b"a"[..], b"b"].map(|key| IndexKey::new("", key).unwrap());
+    keys.sort_by_key(|key| (key.shard(), key.hash().order()));
+    for is_cut in [false, true] {
+        let at = |offsets: [u64; 2]| {
+            read(|chunks| {
+                write_dropped_segment(chunks, 1 << 20);
+                for (key, offset) in keys.iter().zip(offsets) {
+                    write_object(chunks, key, offset);
+                    if is_cut {
+                        chunks.flush().unwrap();
+                    }
+                }
+            })
+        };
+        assert_eq!(at([0, 64]), Ok(()));
+        assert_refused(at([64, 64]), "two replicas in one place");
     }
 }
 

@@ -475,18 +475,18 @@ impl Ghosts {
         self.keys.push(key & !1 | u64::from(was_once));
         let Self { keys, first, numbers } = self;
         numbers.insert(key & !1, number, |number| Self::key_of(keys, *first, *number));
-        while self.keys.len() > limit.max(1) {
-            self.forget_oldest();
-        }
+        while self.keys.len() > limit.max(1) && self.forget_oldest() {}
     }
 
-    fn forget_oldest(&mut self) {
+    /// Forgets the key that was evicted first. Returns false if there is none.
+    fn forget_oldest(&mut self) -> bool {
         let Self { keys, first, numbers } = self;
-        let Some(key) = keys.get(0) else { return };
+        let Some(key) = keys.get(0) else { return false };
         // Its number is gone if it was put again since.
         numbers.take(key & !1, |number| number == first);
         keys.remove_first();
         *first = first.wrapping_add(1);
+        true
     }
 
     fn take(&mut self, key: u64) -> Option<Ghost> {

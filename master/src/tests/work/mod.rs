@@ -2,5 +2,6 @@
 //! ([`mc_index::count_work`]) and bounded: a bound on steps holds on any machine.
 
 mod apply;
+mod choices;
 mod fleet;
 mod holds;

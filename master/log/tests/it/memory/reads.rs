@@ -17,6 +17,8 @@ async fn reads_come_from_memory_and_disk_alike_and_limits_hold() {
         let written: Vec<_> = (0..200).map(|index| entry(1, index, (index * 37 % 1000) as usize)).collect();
         drop(append(&mut store, written.clone()).await);
         writer.step();
+        // Of 50,000 B in memory, one read takes the older entries from the disk and the newer ones from there.
+        assert_eq!(store.reader().try_get_log_entries(0..200).await.unwrap(), written);
         drop(append(&mut store, [entry(1, 200, 100_000)]).await);
         writer.step();
         assert_eq!(store.reader().try_get_log_entries(0..200).await.unwrap(), written);

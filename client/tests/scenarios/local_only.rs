@@ -149,6 +149,25 @@ async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone
     assert_eq!(client.get("removed").await.unwrap(), None);
     assert_eq!(client.stats().puts_published, after.puts_published, "nothing was published after the remove");
     assert_eq!((after.local_puts_refused, after.local_puts_evicted), (0, 0));
+
+    // A publish that is under way when the remove is asked for.
+    let health = |health| cluster.world.lock().stores.insert(STORE_A, health);
+    cluster.depose();
+    assert_eq!(client.put("late", b"ours").await.unwrap(), Put::LocalOnly);
+    let started = cluster.world.lock().puts.len();
+    health(StoreHealth::Held);
+    cluster.elect(1, 4);
+    until("the publish starts", || cluster.world.lock().puts.len() > started).await;
+    let removes = cluster.world.lock().count(On::Remove);
+    let remove = tokio::spawn({
+        let client = client.clone();
+        async move { client.remove("late", true).await }
+    });
+    // It comes after the publish: until then it does not reach the leader, however long that takes.
+    let _ = timeout(SOON, until("the remove", || cluster.world.lock().count(On::Remove) > removes)).await;
+    health(StoreHealth::Well);
+    assert!(remove.await.unwrap().unwrap(), "it removes what was published");
+    assert_eq!(client.get("late").await.unwrap(), None);
 }
 
 #[tokio::test]

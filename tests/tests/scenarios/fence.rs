@@ -1,9 +1,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_client::{Client, Put};
 use mc_proto::v1;
 use mc_tests::{Cluster, Faults, by_hand, until, value};
-use mc_transfer::{Checksum, Peer, PeerEndpoint, Seal, TcpTransport, TransferError, Transport as _, WriteOp};
+use mc_transfer::{
+    Checksum, Peer, PeerEndpoint, ReadOp, Seal, TcpTransport, TransferError, Transport as _, WriteOp,
+};
 use mc_types::{ClusterId, Code, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 use tonic::transport::Channel;
@@ -20,8 +23,8 @@ struct ByHand {
     caller: v1::Caller,
 }
 
-/// A put that it has started.
-struct Started {
+/// An object that it may read, or a put that it has started.
+struct Granted {
     put_id: Bytes,
     place: v1::Replica,
     peer: Peer,
@@ -35,7 +38,7 @@ impl ByHand {
         Self { master, caller }
     }
 
-    async fn start(&mut self, key: &str, deadline_ms: u64) -> Started {
+    async fn start(&mut self, key: &str, deadline_ms: u64) -> Granted {
         let put_id = raw(&PutId::random().to_bytes());
         let item = v1::PutStartItem {
             put_id: put_id.clone(),
@@ -50,7 +53,18 @@ impl ByHand {
             ..Default::default()
         };
         let started = self.master.batch_put_start(start).await.unwrap().into_inner();
-        let (place, granted) = (started.results[0].replicas[0].clone(), started.grants[0].clone());
+        self.granted(put_id, &started.results[0].replicas, &started.grants)
+    }
+
+    async fn find(&mut self, key: &str) -> Granted {
+        let (caller, keys) = (Some(self.caller.clone()), vec![raw(key.as_bytes())]);
+        let get = v1::BatchGetRequest { caller, keys, ..Default::default() };
+        let found = self.master.batch_get(get).await.unwrap().into_inner();
+        self.granted(found.results[0].version.clone(), &found.results[0].replicas, &found.grants)
+    }
+
+    fn granted(&self, put_id: Bytes, replicas: &[v1::Replica], grants: &[v1::StoreGrant]) -> Granted {
+        let (place, granted) = (replicas[0].clone(), &grants[0]);
         let peer = Peer {
             cluster: ClusterId::from_bytes(&self.caller.cluster_id).unwrap(),
             store: StoreId::from_bytes(&granted.store_id).unwrap(),
@@ -61,10 +75,16 @@ impl ByHand {
                 attributes: vec![],
             }],
         };
-        Started { put_id, place, peer, grant: granted.grant }
+        Granted { put_id, place, peer, grant: granted.grant.clone() }
     }
 
-    async fn end(&mut self, put: &Started, key: &str, checksum: u64) -> i32 {
+    async fn revoke(&mut self, put: &Granted) {
+        let (caller, put_ids) = (Some(self.caller.clone()), vec![put.put_id.clone()]);
+        let revoke = v1::BatchPutRevokeRequest { caller, put_ids, ..Default::default() };
+        self.master.batch_put_revoke(revoke).await.unwrap();
+    }
+
+    async fn end(&mut self, put: &Granted, key: &str, checksum: u64) -> i32 {
         let (put_id, key) = (put.put_id.clone(), raw(key.as_bytes()));
         let end = v1::PutEndItem { put_id, key, checksum, ..v1::PutEndItem::default() };
         let end = v1::BatchPutEndRequest {
@@ -76,11 +96,38 @@ impl ByHand {
     }
 }
 
-impl Started {
+impl Granted {
     async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
         let ops = [WriteOp { range: self.place.range, offset: 0, from: vec![bytes.into()] }];
         let deadline = Instant::now() + Duration::from_secs(10);
         TcpTransport::default().write(&self.peer, &self.grant, &ops, seal, deadline).await.remove(0)
+    }
+
+    async fn read(&self) -> Result<Checksum, TransferError> {
+        let mut bytes = vec![0; SIZE];
+        let mut ops = [ReadOp { range: self.place.range, offset: 0, into: vec![(&mut bytes[..]).into()] }];
+        let deadline = Instant::now() + Duration::from_secs(10);
+        TcpTransport::default().read(&self.peer, &self.grant, &mut ops, deadline).await.remove(0)
+    }
+
+    /// Waits until another object lies where its bytes were, and returns the key of that.
+    async fn reused(&self, client: &Client) -> String {
+        let mut puts = 0;
+        let mut owner = String::new();
+        until("the slot is reused", async || {
+            puts += 1;
+            owner = format!("owner-{puts}");
+            // The pool may be full of the tries before.
+            let stored = client.put(&owner, &value(&owner, 1, SIZE)).await.is_ok();
+            let now = client.admin().lookup(&owner).await.unwrap().filter(|_| stored);
+            let reused = now.is_some_and(|now| now.replicas[0].offset == self.place.offset);
+            if stored && !reused {
+                client.remove(&owner, true).await.unwrap();
+            }
+            reused
+        })
+        .await;
+        owner
     }
 }
 
@@ -92,29 +139,19 @@ async fn a_writer_that_wakes_up_after_its_slot_was_reused_does_no_damage() {
 
     // A client that starts a put, and is stopped before it writes.
     let mut sleeper = ByHand::new(&cluster).await;
-    let put = sleeper.start("sleeper", 300).await;
+    let put = sleeper.start("sleeper", 60_000).await;
 
-    // The put ends at its deadline, and its slot goes to somebody else.
+    // The put is given up while its grant lives, and its slot goes to somebody else.
+    sleeper.revoke(&put).await;
     let client = cluster.client().await;
-    let mut puts = 0;
-    let mut owner = String::new();
-    until("the slot is reused", async || {
-        puts += 1;
-        owner = format!("owner-{puts}");
-        // The pool may be full of the tries before.
-        let stored = client.put(&owner, &value(&owner, 1, SIZE)).await.is_ok();
-        let now = client.admin().lookup(&owner).await.unwrap().filter(|_| stored);
-        let reused = now.is_some_and(|now| now.replicas[0].offset == put.place.offset);
-        if stored && !reused {
-            client.remove(&owner, true).await.unwrap();
-        }
-        reused
-    })
-    .await;
+    let owner = put.reused(&client).await;
 
     // It wakes up, within the life of its grant, and writes.
     let written = put.write(&vec![0xee; SIZE], Seal::Yes).await;
-    assert!(matches!(&written, Err(TransferError::Refused { .. })), "{written:?}");
+    assert!(
+        matches!(&written, Err(TransferError::Refused { reason, .. }) if reason.contains("superseded")),
+        "{written:?}"
+    );
     fault.happened();
     assert!(client.get(&owner).await.unwrap().as_deref() == Some(&value(&owner, 1, SIZE)[..]), "damaged");
     let ended = sleeper.end(&put, "sleeper", 0).await;
@@ -136,4 +173,24 @@ async fn a_put_that_has_ended_cannot_change_its_value_any_more() {
         "{late:?}"
     );
     assert!(client.get("key").await.unwrap().as_deref() == Some(&value("key", 1, SIZE)[..]), "damaged");
+}
+
+/// The bytes of a removed object are kept for its readers, unless the pool is full.
+#[tokio::test]
+async fn a_reader_that_wakes_up_after_its_slot_was_reused_gets_no_bytes() {
+    // A grant that outlasts the test on a busy machine.
+    let lease = ["--read-lease", "60s"];
+    let cluster = Cluster::builder().masters(1).segment("64mb").master_args(lease).start().await;
+    let client = cluster.client().await;
+    assert_eq!(client.put("key", &value("key", 1, SIZE)).await.unwrap(), Put::Stored);
+    let sleeper = ByHand::new(&cluster).await.find("key").await;
+    sleeper.read().await.expect("it may read");
+    assert!(client.remove("key", true).await.unwrap());
+    sleeper.reused(&client).await;
+
+    let late = sleeper.read().await;
+    assert!(
+        matches!(&late, Err(TransferError::Refused { reason, .. }) if reason.contains("superseded")),
+        "{late:?}"
+    );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_client::{Client, Put, PutOptions};
-use mc_tests::{Cluster, Deadlines, Mix, Workload, until, value};
+use mc_tests::{Cluster, Deadlines, Mix, Workload, until_within, value};
 use mc_types::ByteSize;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -21,6 +21,28 @@ async fn bursts_of_ten_thousand_calls_are_all_answered_by_the_pool() {
     let history = running.stop().await;
     history.assert_nothing_lost(&cluster);
     history.assert_served(|_| true);
+}
+
+/// Together they take longer than a store may be silent: those that wait for a connection are no sign of its failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_large_gets_at_once_are_all_answered_by_the_pool() {
+    const SIZE: usize = 2 << 20;
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let long = Duration::from_secs(100);
+    let client = cluster.client_builder().local_cache(ByteSize(0)).get_timeout(long).connect().await.unwrap();
+    let bytes: Vec<_> = (0..8).map(|n| value(&format!("k{n}"), 1, SIZE)).collect();
+    for (n, bytes) in bytes.iter().enumerate() {
+        assert_eq!(client.put(format!("k{n}"), bytes).await.unwrap(), Put::Stored);
+    }
+    let mut gets = JoinSet::new();
+    for n in 0..400 {
+        let client = client.clone();
+        gets.spawn(async move { (n % 8, client.get(format!("k{}", n % 8)).await) });
+    }
+    while let Some(got) = gets.join_next().await {
+        let (n, got) = got.unwrap();
+        assert!(got.unwrap().as_deref() == Some(&bytes[n][..]), "a miss, or other bytes");
+    }
 }
 
 #[test]
@@ -65,8 +87,9 @@ async fn dropped_puts_give_their_room_back_at_once() {
         puts.shutdown().await;
     }
     let leader = cluster.leader().await;
-    until("no put is in flight", async || cluster.metric(leader, "mc_puts_in_flight").await == Some(0.0))
-        .await;
+    // The masters drop a put after a minute at the latest.
+    let none_left = async || cluster.metric(leader, "mc_puts_in_flight").await == Some(0.0);
+    until_within(Duration::from_secs(20), "no put is in flight", none_left).await;
     for n in 0..12 {
         assert_eq!(client.put(format!("after/{n}"), &bytes).await.unwrap(), Put::Stored);
     }

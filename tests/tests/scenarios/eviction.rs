@@ -176,6 +176,70 @@ async fn a_pool_full_of_small_objects_takes_large_ones_and_small_ones_again() {
     }
 }
 
+/// Each takes the place of 2,100 of them, which are more than one log entry evicts. Then many wait for room at once.
+#[tokio::test]
+async fn a_pool_full_of_tiny_objects_takes_large_ones_of_many_callers() {
+    const TINY: usize = 2 << 10;
+    const LARGE: usize = 4_300_000;
+    const CALLERS: usize = 8;
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let client = cluster.client().await;
+    // A busy machine frees room late.
+    client.admin().set_config("put-space-wait", "5s").await.unwrap();
+    let tiny = value("tiny", 1, TINY);
+    let count = (64 << 20) / TINY;
+    let put = async |numbers: Vec<usize>| {
+        for batch in numbers.chunks(1024) {
+            let items: Vec<_> = batch.iter().map(|n| (key(*n), &tiny)).collect();
+            for put in client.batch_put(&items, &options()).await {
+                assert_eq!(put.unwrap(), Put::Stored);
+            }
+        }
+    };
+    put((0..count).collect()).await;
+    // Every second one is put again, in any order, so that the oldest do not lie side by side.
+    let seconds: Vec<_> = (0..count / 2).map(|n| (2 * n * 4099 + 1) % count).collect();
+    for batch in seconds.chunks(1024) {
+        let keys: Vec<_> = batch.iter().map(|n| key(*n)).collect();
+        for removed in client.batch_remove(&keys, true).await {
+            removed.unwrap();
+        }
+    }
+    put(seconds).await;
+    let large = value("large", 1, LARGE);
+    let put = async |caller| {
+        for n in 0..4 {
+            let put = client.put_with(format!("large-{caller}-{n}"), &large, &options()).await;
+            assert_eq!(put.unwrap_or_else(|error| panic!("{n} of {caller}: {error}")), Put::Stored);
+        }
+    };
+    put(0).await;
+    futures::future::join_all((1..=CALLERS).map(put)).await;
+}
+
+#[tokio::test]
+async fn objects_that_are_used_outlast_younger_ones_that_are_not() {
+    let lease = ["--read-lease", "5s"];
+    let cluster = Cluster::builder().masters(1).segment("32mb").master_args(lease).start().await;
+    let client = cluster.client().await;
+    for n in 0..24 {
+        assert_eq!(client.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored);
+    }
+    let used: Vec<_> = (0..4).map(key).collect();
+    for _ in 0..3 {
+        assert!(client.batch_exist(&used).await.into_iter().all(|found| found.unwrap()));
+    }
+    let leased = async || cluster.metric(0, "mc_pool_leased_bytes").await.unwrap_or_default();
+    until("they are leased", async || leased().await > 0.0).await;
+    until("no lease keeps them", async || leased().await == 0.0).await;
+    for n in 24..44 {
+        assert_eq!(client.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored);
+    }
+    let there = client.batch_peek(&(0..8).map(key).collect::<Vec<_>>()).await;
+    let there: Vec<_> = there.into_iter().map(|found| found.unwrap().is_there()).collect();
+    assert_eq!(there, [true, true, true, true, false, false, false, false]);
+}
+
 #[tokio::test]
 async fn the_age_of_evicted_objects_is_the_time_since_they_were_put() {
     const OLD: Duration = Duration::from_secs(4);

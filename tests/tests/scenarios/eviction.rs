@@ -197,7 +197,7 @@ async fn a_pool_full_of_tiny_objects_takes_large_ones_of_many_callers() {
         }
     };
     put((0..count).collect()).await;
-    // Every second one is put again, in any order, so that the oldest do not lie side by side.
+    // Every second one is put again, in another order.
     let seconds: Vec<_> = (0..count / 2).map(|n| (2 * n * 4099 + 1) % count).collect();
     for batch in seconds.chunks(1024) {
         let keys: Vec<_> = batch.iter().map(|n| key(*n)).collect();

@@ -26,6 +26,8 @@ const CALLS_OF_A_START: u64 = 40;
 const TRIES: u64 = 10;
 /// The same where only the syncs of one kind of file lie.
 const TRIES_OF_ONE_KIND: u64 = 25;
+/// Objects with long keys in one call: the log uses its segments again after a few rounds of them.
+const BATCH: usize = 64;
 /// A master that makes no call for so long has none to make.
 const IDLE: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
@@ -170,6 +172,13 @@ async fn put_and_remove(client: Client, expected: Expected, next: Arc<AtomicUsiz
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let key = format!("key {number}");
+        if random.below(8) == 0 {
+            let items: Vec<_> = (0..BATCH).map(|n| (format!("{key} {n:0200}"), b"value")).collect();
+            let puts = client.batch_put(&items, &options).await;
+            let stored = items.into_iter().zip(puts).filter(|(_, put)| matches!(put, Ok(Put::Stored)));
+            expected.lock().extend(stored.map(|((key, _), _)| (key, true)));
+            continue;
+        }
         if client.put_with(&key, &value(&key, 0, 100), &options).await.is_ok_and(|put| put == Put::Stored) {
             expected.lock().insert(key.clone(), true);
             if random.below(3) == 0 {

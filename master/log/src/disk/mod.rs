@@ -7,6 +7,7 @@ pub(crate) mod mark_file;
 pub(crate) mod memory;
 pub(crate) mod pace;
 pub(crate) mod packs;
+mod page_table;
 pub(crate) mod panics;
 pub(crate) mod sled;
 

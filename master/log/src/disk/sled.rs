@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::mark_file::{MarkError, MarkFile};
 use super::panics::caught;
-use super::{KeyValue, LogDisk, LogView, Mark, Visit};
+use super::{KeyValue, LogDisk, LogView, Mark, Visit, page_table};
 use crate::error::{Damage, OpenError, says_damaged};
 
 /// Longest wait for an earlier owner of the directory to release it.
@@ -102,7 +102,7 @@ impl SledDisk {
         if let Some(bytes) = File::open(dir.join("db")).and_then(|db| db.metadata()).ok().map(|db| db.len()) {
             tracing::info!(mib = bytes >> 20, dir = place, "opening the Raft log");
         }
-        remove_unfinished(dir).map_err(io("delete an unfinished snapshot of the database"))?;
+        page_table::keep(dir, &lock).map_err(io("keep the last snapshot of the database"))?;
         let tree = loop {
             match open_sled(dir, options) {
                 Ok(tree) => break tree,
@@ -132,21 +132,6 @@ impl SledDisk {
     }
 }
 
-/// Deletes the unfinished snapshot of sled's page table that a crash may have left.
-///
-/// sled would use it as the newest snapshot, and fail to open. Without it, sled reads the snapshot before it and the
-/// pages since, or all pages.
-fn remove_unfinished(dir: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with("snap.") && name.ends_with(".generating") {
-            std::fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
-}
-
 /// sled leaves the names of new files to the kernel. Returns the database's file.
 fn sync_names(dir: &Path, lock: &File) -> io::Result<File> {
     let file = File::open(dir.join("db"))?;
@@ -156,6 +141,7 @@ fn sync_names(dir: &Path, lock: &File) -> io::Result<File> {
     if let Some(up) = dir.parent().filter(|up| !up.as_os_str().is_empty()) {
         File::open(up)?.sync_all()?;
     }
+    page_table::let_go(dir)?;
     Ok(file)
 }
 

@@ -9,6 +9,7 @@ use mc_types::StoreId;
 use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check, check_each};
 use crate::excuses::Excuses;
 use crate::logged::{Logged, evictions};
+use crate::service::{CallKind, Service, served};
 use crate::suspicions::suspicions;
 use crate::{Cluster, report};
 
@@ -222,18 +223,15 @@ impl History {
         self.places.len()
     }
 
-    /// Asserts that the pool answered each call that is `owed` an answer.
+    /// Asserts that each client got this service for each kind of call that is `owed` it, until the final reads.
     #[track_caller]
-    pub fn assert_served(&self, owed: impl Fn(Action) -> bool) {
-        let unserved = |operation: &&Operation| {
-            let local =
-                matches!(operation.outcome, Outcome::LocalOnly | Outcome::LocalValue(_) | Outcome::LocalMiss);
-            (local || matches!(operation.outcome, Outcome::Failed | Outcome::Unknown))
-                && owed(operation.action)
-        };
-        let unserved: Vec<_> = self.operations.iter().filter(unserved).collect();
-        let first = unserved.first().map(ToString::to_string);
-        assert!(unserved.is_empty(), "{} calls got no answer of the pool, such as {first:?}", unserved.len());
+    pub fn assert_served(&self, service: Service, owed: impl Fn(CallKind) -> bool) {
+        let mut got = served(&self.all(), &(0..self.settled), service.counted);
+        got.retain(|it| owed(it.call));
+        assert!(!got.is_empty(), "no call was owed anything");
+        let breaches: Vec<_> =
+            service.breaches(&got, Duration::ZERO).into_iter().map(ToString::to_string).collect();
+        assert!(breaches.is_empty(), "less service than promised:\n  {}", breaches.join("\n  "));
     }
 
     /// Counts the acknowledged puts.

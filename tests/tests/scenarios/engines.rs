@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_client::ByteSize;
-use mc_tests::checker::Action;
+use mc_tests::service::{CallKind, Service};
 use mc_tests::{Cluster, Deadlines, Faults, Workload, until_within};
 
 /// Puts that are acknowledged before a fault, and again after it.
@@ -11,6 +11,8 @@ const PUTS: usize = 700;
 /// No call is late, however slow this machine is.
 const LONG: Duration = Duration::from_secs(100);
 const DEADLINES: Deadlines = Deadlines { put: LONG, get: LONG, call: LONG };
+/// Every call is answered by the pool, and misses nothing that is certainly there.
+const SERVICE: Service = Service::interrupted(LONG);
 /// Time within which the room of dropped puts is free again: long before their deadline.
 const FREE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -29,7 +31,7 @@ async fn a_healthy_pool_serves_all_calls_of_engines() {
     running.acknowledged(2 * PUTS).await;
     let history = running.stop().await;
     history.assert_nothing_lost(&cluster);
-    history.assert_served(|_| true);
+    history.assert_served(SERVICE, |_| true);
     assert_no_put_is_left(&cluster).await;
 }
 
@@ -49,6 +51,6 @@ async fn a_killed_leader_costs_engines_no_put_and_no_get() {
     let history = running.stop().await;
     history.assert_nothing_lost(&cluster);
     // A removal whose answer died with the leader is not repeated.
-    history.assert_served(|action| action != Action::Remove);
+    history.assert_served(SERVICE, |call| call != CallKind::Remove);
     assert_no_put_is_left(&cluster).await;
 }

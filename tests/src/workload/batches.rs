@@ -1,4 +1,4 @@
-use mc_client::PutMode;
+use mc_client::{Bytes, GetInto, PutMode};
 
 use super::judged::{Judged, action, key_name};
 use crate::Seeded;
@@ -16,7 +16,8 @@ impl Judged {
         let all = |action| names.iter().map(|name| (self.name(name), action)).collect();
         match random.below(10) {
             0..4 => self.batch_put(&keys, random).await,
-            4..8 => {
+            4..6 => self.batch_get_into(&keys, random).await,
+            6..8 => {
                 let call = self.call(all(Action::Get));
                 let got = self.client.batch_get(&names).await;
                 call.answered(got, |call, got| call.got(got));
@@ -46,5 +47,26 @@ impl Judged {
         let call = self.call(asked);
         let puts = self.client.batch_put(&items, &options).await;
         call.answered(puts, |call, put| call.put(put));
+    }
+    /// Reads objects into the caller's memory: two pieces for each, which are long enough for any value of its key.
+    async fn batch_get_into(&self, keys: &[u64], random: &mut Seeded) {
+        let names: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
+        let mut memory: Vec<_> =
+            keys.iter().map(|key| vec![0; self.workload.longest(*key) as usize]).collect();
+        let into = names.iter().zip(&mut memory).map(|(name, memory)| {
+            let middle = random.below(memory.len() as u64) as usize;
+            let (first, rest) = memory.split_at_mut(middle);
+            GetInto::new(name, vec![first, rest])
+        });
+        let mut items: Vec<_> = into.collect();
+        let call = self.call(names.iter().map(|name| (self.name(name), Action::Get)).collect());
+        let read = self.client.batch_get_into(&mut items).await;
+        call.answered(read.into_iter().zip(memory), |call, (read, mut memory)| {
+            let value = |len| {
+                memory.truncate(len);
+                Bytes::from(memory)
+            };
+            call.got(read.map(|len| len.map(value)))
+        });
     }
 }

@@ -1,5 +1,6 @@
 use futures::future::join_all;
-use mc_client::{ByteRange, Code, PutMode, PutSession};
+use mc_client::{ByteRange, Code, Error, Put, PutMode, PutSession};
+use tokio::io::AsyncWriteExt as _;
 
 use super::judged::{Judged, action, key_name};
 use super::puts::Slice;
@@ -20,8 +21,8 @@ impl Judged {
         }
     }
 
-    /// Puts an object in a session, which is judged from its start to its finish. Some sessions are aborted or dropped:
-    /// nobody may ever see what they wrote.
+    /// Puts an object in a session, in layers or as a stream. The put is judged from the session's start to its finish. Some
+    /// sessions are aborted or dropped: nobody may ever see what they wrote.
     async fn put_session(&self, key: u64, random: &mut Seeded) {
         let (name, len) = (key_name(key), self.workload.len(key, random));
         let options = self.workload.options([PutMode::IfAbsent, PutMode::Upsert][random.below(2) as usize]);
@@ -32,6 +33,14 @@ impl Judged {
         let outcome = match opened {
             Ok(None) => Outcome::Exists,
             Err(error) => call.failed(&error),
+            Ok(Some(session)) if random.below(2) == 0 => {
+                let piece = 1 + random.below(len as u64) as usize;
+                match stream(session, &value, piece, end <= 1).await {
+                    Ok(None) => Outcome::Aborted,
+                    Ok(Some(put)) => call.put(Ok(put)),
+                    Err(error) => call.failed(&error),
+                }
+            }
             Ok(Some(session)) => match write(&session, &value).await {
                 Err(error) => call.failed(&error),
                 Ok(()) if end == 0 => {
@@ -92,9 +101,29 @@ fn layers_of(size: u64) -> impl Iterator<Item = ByteRange> {
 }
 
 /// Writes all layers at once.
-async fn write(session: &PutSession, value: &[u8]) -> Result<(), mc_client::Error> {
+async fn write(session: &PutSession, value: &[u8]) -> Result<(), Error> {
     let layers = layers_of(session.size()).map(async |ByteRange { offset, len }| {
         session.write(offset, &value[offset as usize..(offset + len) as usize]).await
     });
     join_all(layers).await.into_iter().collect()
+}
+
+/// Writes an object as a stream, in pieces of this length. One that is `dropped` before its shutdown is not put: `None`.
+async fn stream(
+    session: PutSession,
+    value: &[u8],
+    piece: usize,
+    dropped: bool,
+) -> Result<Option<Put>, Error> {
+    let mut writer = session.into_writer();
+    let written = async {
+        for piece in value.chunks(piece) {
+            writer.write_all(piece).await?;
+        }
+        if !dropped {
+            writer.shutdown().await?;
+        }
+        Ok(writer.put())
+    };
+    written.await.map_err(|error: std::io::Error| error.downcast().expect("an error of the client"))
 }

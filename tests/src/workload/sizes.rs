@@ -23,6 +23,14 @@ impl Workload {
         }
     }
 
+    /// Returns a size that no value of a key exceeds.
+    pub(super) fn longest(&self, key: u64) -> u64 {
+        match &self.sizes {
+            Sizes::Any(sizes) => sizes.end,
+            Sizes::OfEachKey(_) => 2 * self.shortest(key),
+        }
+    }
+
     /// Draws the size of a value of a key.
     pub(super) fn len(&self, key: u64, random: &mut Seeded) -> usize {
         let len = match &self.sizes {

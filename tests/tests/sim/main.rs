@@ -19,7 +19,8 @@
 //!   where masters already take a [`mc_net::Network`].
 //! - **Disks**: the log is on the memory disk of `mc_log`, written by the real writer ([`log`]); files are real
 //!   ones in memory. A loss of power keeps what was synced and a part of the rest ([`files`]).
-//! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`c_library`]).
+//! - **Randomness** comes from the seed for every library, and all clocks show the simulation's time: `getrandom` and
+//!   `clock_gettime` of the C library are replaced ([`c_library`]).
 //!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part. A seed
 //!   prints the same hash each time; of every run of many, three are run again, and another hash is a failure.
 //! - **Size**: three masters; in one schedule of four five, or three to which two with empty disks are added one by one.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::checker::{Digest, Operation, Outcome};
+use crate::checker::{Action, Digest, Operation, Outcome, Pin, pin_of};
 
 /// Puts that are this far apart have an order in which their values are evicted, if nothing has used them.
 const CLEARLY_OLDER: Duration = Duration::from_secs(1);
@@ -22,7 +22,9 @@ pub enum Logged {
 pub struct Overtaken {
     /// Evictions of values of which nothing but their put is known, while such values could be older.
     pub judged: usize,
-    /// Evictions of a value while a clearly older one stayed, in words.
+    /// Evictions of values with a soft pin.
+    pub soft: usize,
+    /// Evictions of a value while one stayed that must go before, in words.
     pub too_early: Vec<String>,
 }
 
@@ -73,24 +75,40 @@ pub(crate) fn evictions(log: &[Logged], operations: &[Operation]) -> Vec<Operati
     evictions
 }
 
-/// Judges the order of evictions: nothing is evicted while a clearly older value stays.
+/// Judges the order of evictions: nothing is evicted while a clearly older value stays, and nothing with a soft pin while a value
+/// without a pin stays.
 ///
-/// The masters' order weighs recency against frequency, so this is so for values that were used alike. Here these are values of
+/// The masters' order weighs recency against frequency, so the first is so for values that were used alike. Here these are values of
 /// keys that were put once and never asked for: all enter the queue of what was seen once, which is evicted in the order of
-/// the puts. Puts of one moment may be logged in any order, so only a second or more counts.
+/// the puts. Puts of one moment may be logged in any order, so only a second or more counts. Nobody has leased these values
+/// either, so they also show that a soft pin was not honoured, whatever was used how. Tenants may have orders of their own, and a
+/// group is used through any member, so only values of one tenant and of no group are compared. For pools of one store.
 #[must_use]
 pub fn overtaken(log: &[Logged], operations: &[Operation]) -> Overtaken {
+    let evictions = evictions(log, operations);
     let mut of_key: HashMap<&str, Vec<&Operation>> = HashMap::new();
-    for operation in operations {
+    for operation in operations.iter().chain(&evictions) {
         of_key.entry(&operation.key).or_default().push(operation);
     }
-    // Until when a key's only call was the put of its value.
+    let mut ends: HashMap<Digest, usize> = HashMap::new();
+    for logged in log {
+        if let Logged::Written(value) = logged {
+            *ends.entry(*value).or_default() += 1;
+        }
+    }
+    // Until when a key's only call was the put of its value. A client that lost the answer ends its put again, which counts as a use.
     let untouched_until = |put: &Operation| {
-        let others = of_key[&*put.key].iter().filter(|it| ***it != *put);
-        others.map(|it| it.start).min().unwrap_or(u64::MAX)
+        if put.action.writes().is_none_or(|value| ends.get(&value) != Some(&1)) {
+            return 0;
+        }
+        let calls = of_key[&*put.key].iter().filter(|it| !matches!(it.action, Action::Evict(_)));
+        calls.filter(|it| **it != put).map(|it| it.start).min().unwrap_or(u64::MAX)
     };
+    let pin = |put: &Operation| pin_of(of_key[&*put.key].iter().copied(), put.action.writes()?);
+    let tenant = |put: &Operation| put.key.split_once(':').map(|(tenant, _)| tenant.to_owned());
+    let is_alone = |put: &Operation| !put.key.contains('/');
     let puts = puts(operations);
-    let mut placed = evictions(log, operations).into_iter();
+    let mut placed = evictions.iter();
     let mut there: Vec<&Operation> = Vec::new();
     let mut found = Overtaken::default();
     for logged in log {
@@ -100,17 +118,28 @@ pub fn overtaken(log: &[Logged], operations: &[Operation]) -> Overtaken {
                 there.extend(put.filter(|put| !there.contains(put)));
             }
             Logged::Evicted(_, value) => {
-                let at = placed.next().map_or(0, |it| it.end);
+                let at = placed.next().map_or(0..0, |it| it.start..it.end);
                 let Some(place) = there.iter().position(|put| put.action.writes() == Some(*value)) else {
                     continue;
                 };
                 let put = there.remove(place);
-                if untouched_until(put) <= at {
+                // Values that were put by then must go first.
+                let by = if !is_alone(put) {
                     continue;
-                }
-                found.judged += 1;
-                let older = put.start.saturating_sub(CLEARLY_OLDER.as_nanos() as u64);
-                let stayed = there.iter().find(|it| it.end < older && untouched_until(it) > at);
+                } else if pin(put) == Some(Pin::Soft) {
+                    found.soft += 1;
+                    at.start
+                } else if untouched_until(put) > at.end {
+                    found.judged += 1;
+                    put.start
+                } else {
+                    continue;
+                };
+                let by = by.saturating_sub(CLEARLY_OLDER.as_nanos() as u64);
+                let stayed = there.iter().find(|it| {
+                    let is_free = it.end < by && untouched_until(it) > at.end && pin(it) == Some(Pin::Off);
+                    is_free && is_alone(it) && tenant(it) == tenant(put)
+                });
                 found
                     .too_early
                     .extend(stayed.map(|stayed| format!("{put}\n  was evicted, and stayed:\n  {stayed}")));
@@ -123,7 +152,6 @@ pub fn overtaken(log: &[Logged], operations: &[Operation]) -> Overtaken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checker::Action;
 
     const S: u64 = 1_000_000_000;
 
@@ -175,6 +203,27 @@ mod tests {
             ..put(1, 0, 0)
         };
         let used = [&operations[..], &[read]].concat();
-        assert_eq!(judge(&[evicted(2), evicted(1)], &used), Overtaken { judged: 1, too_early: vec![] });
+        assert_eq!(judge(&[evicted(2), evicted(1)], &used), Overtaken { judged: 1, ..Default::default() });
+    }
+
+    #[test]
+    fn a_value_with_a_soft_pin_is_evicted_after_those_without_one() {
+        let soft = Operation { action: Action::UpsertPinned(Digest(1), Pin::Soft), ..put(1, 0, S) };
+        let read = Operation { action: Action::Get, outcome: Outcome::Value(Digest(1)), ..put(1, S, 2 * S) };
+        let operations = [soft, read, put(2, 2 * S, 3 * S), put(3, 9 * S, 10 * S)];
+        let log = [written(1), written(2), written(3), evicted(1), evicted(2)];
+        let found = overtaken(&log, &operations);
+        assert_eq!((found.soft, found.too_early.len()), (1, 1), "2 had to go before");
+        let log = [written(1), written(2), evicted(2), written(3), evicted(1)];
+        assert_eq!(overtaken(&log, &operations).too_early, [""; 0]);
+        // So may a value whose put was ended again: it was used twice.
+        let log = [written(1), written(2), written(2), written(3), evicted(1)];
+        assert_eq!(overtaken(&log, &operations).too_early, [""; 0]);
+        // Another tenant's values may stay.
+        let log = [written(1), written(2), written(3), evicted(1)];
+        let of_another = |it: Operation| Operation { key: format!("red:{}", it.key), ..it };
+        let [soft, read, other, last] = operations;
+        let operations = [soft, read, of_another(other), last];
+        assert_eq!(overtaken(&log, &operations), Overtaken { soft: 1, ..Default::default() });
     }
 }

@@ -4,15 +4,26 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 
+/// Protection of a value from eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pin {
+    /// None.
+    Off,
+    /// It is evicted only when nothing without a pin can be.
+    Soft,
+    /// It is never evicted.
+    Hard,
+}
+
 /// A client's request, or an eviction by the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Put this value if the key is absent.
     PutIfAbsent(Digest),
-    /// Put this value whatever is there.
+    /// Put this value whatever is there. It gets the pin of the value that it replaces.
     Upsert(Digest),
-    /// Put this value whatever is there, and keep it from eviction.
-    UpsertPinned(Digest),
+    /// Put this value whatever is there, with a pin of its own.
+    UpsertPinned(Digest, Pin),
     /// Read the value.
     Get,
     /// Ask whether there is a value.
@@ -92,7 +103,7 @@ impl Action {
     /// Returns the value that it may write.
     pub(crate) fn writes(self) -> Option<Digest> {
         match self {
-            Self::PutIfAbsent(digest) | Self::Upsert(digest) | Self::UpsertPinned(digest) => Some(digest),
+            Self::PutIfAbsent(digest) | Self::Upsert(digest) | Self::UpsertPinned(digest, _) => Some(digest),
             Self::Get | Self::Exist | Self::Remove | Self::Evict(_) => None,
         }
     }

@@ -24,8 +24,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use history::{Action, Digest, Operation, Outcome};
+pub use history::{Action, Digest, Operation, Outcome, Pin};
 pub use model::Losses;
+pub(crate) use pins::pin_of;
 
 use search::Found;
 
@@ -183,8 +184,8 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses)
         _ if is_loss(stuck, losses) => {
             "an acknowledged value is gone, though it was neither removed nor evicted".to_owned()
         }
-        Outcome::Evicted if pins::is_pinned(history, stuck) => {
-            "a value was evicted that was put with a hard pin".to_owned()
+        Outcome::Evicted if pins::is_hard_pinned(history, stuck) => {
+            "a value with a hard pin was evicted".to_owned()
         }
         Outcome::Evicted => "the eviction of a value that was never there, or went in another way".to_owned(),
         _ => "an answer that no order of the operations explains".to_owned(),

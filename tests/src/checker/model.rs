@@ -52,7 +52,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Opt
         // If it changes nothing, that is the same as never taking effect, which the search covers.
         (Action::PutIfAbsent(value), Outcome::Unknown) if unseen => Some(Some(value)),
         (Action::PutIfAbsent(value), Outcome::Unknown) => Some(state.or(Some(value))),
-        (Action::Upsert(value) | Action::UpsertPinned(value), Outcome::Stored | Outcome::Unknown) => {
+        (Action::Upsert(value) | Action::UpsertPinned(value, _), Outcome::Stored | Outcome::Unknown) => {
             Some(Some(value))
         }
         (Action::Get, Outcome::Value(value)) => here(state == Some(value), state),

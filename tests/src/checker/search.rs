@@ -146,7 +146,7 @@ fn merge_unread(operations: &[Operation]) -> Vec<Operation> {
     let mut operations = operations.to_vec();
     for operation in &mut operations {
         match &mut operation.action {
-            Action::PutIfAbsent(digest) | Action::Upsert(digest) | Action::UpsertPinned(digest) => {
+            Action::PutIfAbsent(digest) | Action::Upsert(digest) | Action::UpsertPinned(digest, _) => {
                 *digest = merged(*digest);
             }
             Action::Get | Action::Exist | Action::Remove | Action::Evict(_) => {}

@@ -5,9 +5,11 @@ use Outcome::{
 };
 
 use super::*;
+use Pin::{Hard, Soft};
 
 const A: Digest = Digest(0xa);
 const B: Digest = Digest(0xb);
+const C: Digest = Digest(0xc);
 
 /// Makes a history of `(start, end, action, outcome)` on the key `k`, each with a client of its own.
 fn history(operations: &[(u64, u64, Action, Outcome)]) -> Vec<Operation> {
@@ -121,9 +123,32 @@ fn a_miss_is_accepted_only_with_the_eviction_of_that_value() {
 
 #[test]
 fn the_eviction_of_a_pinned_value_is_rejected() {
-    let pinned = [(10, 20, UpsertPinned(A), Stored), (30, 40, Upsert(B), Stored), (50, 60, Get, Miss)];
+    let unpinned = (30, 40, UpsertPinned(B, Pin::Off), Stored);
+    let pinned = [(10, 20, UpsertPinned(A, Hard), Stored), unpinned, (50, 60, Get, Miss)];
     accepted(&[&pinned[..], &[(10, 100, Evict(B), Evicted)]].concat());
     rejected(&[&pinned[..2], &[(10, 100, Evict(A), Evicted)]].concat(), Losses::None, "hard pin", 1);
+}
+
+#[test]
+fn a_put_keeps_the_pin_of_the_value_that_it_certainly_replaces() {
+    let after = |before: &[(u64, u64, Action, Outcome)]| {
+        let put = (50, 60, Upsert(B), Stored);
+        let operations = history(&[before, &[put, (70, 70, Evict(B), Evicted)]].concat());
+        pin_of(operations.iter(), B)
+    };
+    let hard = (10, 20, UpsertPinned(A, Hard), Stored);
+    assert_eq!(after(&[hard]), Some(Hard));
+    assert_eq!(after(&[(0, 5, UpsertPinned(C, Pin::Off), Stored), hard]), Some(Hard));
+    assert_eq!(after(&[hard, (30, 40, UpsertPinned(C, Soft), Stored)]), Some(Soft));
+    assert_eq!(after(&[hard, (30, 40, Upsert(C), Failed), (30, 40, Get, Value(A))]), Some(Hard));
+    assert_eq!(after(&[hard, (30, 40, Remove, Removed)]), Some(Pin::Off));
+    assert_eq!(after(&[]), Some(Pin::Off));
+    // These may have come before the put, or after it; or what is replaced may be gone.
+    assert_eq!(after(&[hard, (30, 55, UpsertPinned(C, Pin::Off), Stored)]), None);
+    assert_eq!(after(&[hard, (15, 40, Remove, Removed)]), None);
+    assert_eq!(after(&[hard, (30, 40, Remove, Unknown)]), None);
+    assert_eq!(after(&[hard, (30, 90, Evict(A), Evicted)]), None);
+    rejected(&[hard, (50, 60, Upsert(B), Stored), (60, 100, Evict(B), Evicted)], Losses::None, "hard pin", 1);
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl CallKind {
     /// Returns the kind of an action; `None` for that of the pool.
     pub fn of(action: Action) -> Option<Self> {
         match action {
-            Action::PutIfAbsent(_) | Action::Upsert(_) | Action::UpsertPinned(_) => Some(Self::Put),
+            Action::PutIfAbsent(_) | Action::Upsert(_) | Action::UpsertPinned(..) => Some(Self::Put),
             Action::Get => Some(Self::Get),
             Action::Exist => Some(Self::Exist),
             Action::Remove => Some(Self::Remove),

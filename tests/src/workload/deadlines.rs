@@ -24,7 +24,7 @@ impl Deadlines {
     /// Returns the deadline of a call.
     pub fn of(&self, action: Action) -> Duration {
         match action {
-            Action::PutIfAbsent(_) | Action::Upsert(_) | Action::UpsertPinned(_) => self.put,
+            Action::PutIfAbsent(_) | Action::Upsert(_) | Action::UpsertPinned(..) => self.put,
             Action::Get => self.get,
             Action::Exist | Action::Remove => self.call,
             // No client waits for it.

@@ -6,11 +6,12 @@ use mc_client::{Client, Error, PinAction, PutMode, PutOptions};
 use super::Workload;
 use super::mix::{Single, Way};
 use super::puts::Puts;
-use crate::checker::{Action, Digest, Outcome};
+use crate::checker::{Action, Digest, Outcome, Pin};
 use crate::{Recorder, Seeded, tenant_key};
 
 /// Keys whose objects are pinned at times: one in so many.
 const ONE_PINNED_IN: u64 = 8;
+const PINS: [PinAction; 4] = [PinAction::Hard, PinAction::Preserve, PinAction::SOFT, PinAction::Disable];
 
 /// One client of a workload, whose calls are recorded.
 pub(super) struct Judged {
@@ -72,9 +73,10 @@ impl Judged {
             Single::Put => drop(self.put(&name, len, &self.workload.options(PutMode::IfAbsent)).await),
             Single::Upsert => drop(self.put(&name, len, &self.workload.options(PutMode::Upsert)).await),
             Single::Pin => {
-                let (key, pin) = (key - key % ONE_PINNED_IN, [PinAction::Hard, PinAction::Disable]);
+                let key = key - key % ONE_PINNED_IN;
                 let len = self.workload.len(key, random);
-                let options = self.workload.options(PutMode::Upsert).with_pin(pin[random.below(2) as usize]);
+                let pin = PINS[random.below(PINS.len() as u64) as usize];
+                let options = self.workload.options(PutMode::Upsert).with_pin(pin);
                 self.put(&key_name(key), len, &options).await;
             }
             Single::Get => drop(self.get(&name).await),
@@ -125,8 +127,10 @@ pub(super) fn key_name(key: u64) -> String {
 /// Returns what a put with these options asks for.
 pub(super) fn action(options: &PutOptions, value: Digest) -> Action {
     match (options.mode, options.pin) {
-        (PutMode::Upsert, PinAction::Hard) => Action::UpsertPinned(value),
-        (PutMode::Upsert, _) => Action::Upsert(value),
+        (PutMode::Upsert, PinAction::Preserve) => Action::Upsert(value),
+        (PutMode::Upsert, PinAction::Disable) => Action::UpsertPinned(value, Pin::Off),
+        (PutMode::Upsert, PinAction::Soft(_)) => Action::UpsertPinned(value, Pin::Soft),
+        (PutMode::Upsert, PinAction::Hard) => Action::UpsertPinned(value, Pin::Hard),
         _ => Action::PutIfAbsent(value),
     }
 }

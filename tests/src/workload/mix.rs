@@ -7,7 +7,7 @@ pub struct Mix {
     pub put: u64,
     /// Put, and replace an existing object.
     pub upsert: u64,
-    /// Upsert of one of a few objects that is pinned hard, or no longer.
+    /// Upsert of one of a few objects that is pinned hard or softly, keeps its pin, or loses it.
     pub pin: u64,
     /// Get.
     pub get: u64,

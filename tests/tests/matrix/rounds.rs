@@ -114,7 +114,7 @@ impl Rounds {
         let logged = evictions::logged(cluster).await;
         *history = history.clone().with_evictions(&logged);
         let missed = history.missed_by_eviction(cluster, &self.unreachable);
-        let Overtaken { judged, too_early } = overtaken(&logged, &history.operations);
+        let Overtaken { judged, too_early, .. } = overtaken(&logged, &history.operations);
         println!(
             "{} evictions, which explain misses of {missed} keys; the order of {judged} was judged",
             history.evictions()

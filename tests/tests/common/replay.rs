@@ -55,6 +55,12 @@ impl Replay {
         self.names.values().map(|(tenant, key)| (&**tenant, &**key, self.state.get(tenant, key)))
     }
 
+    /// Returns the index after the last entry.
+    #[allow(dead_code, reason = "the simulation has oracles of its own")]
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// Returns the version that an eviction names, if it is there.
     fn find(&self, item: &EvictItem) -> Option<Evicted> {
         let (tenant, key) = self.names.get(&item.key)?;

@@ -5,9 +5,11 @@ use std::time::Duration;
 use mc_tests::service::Service;
 use mc_tests::{Mix, Workload, until};
 
-use crate::kills::leader_killed;
+use crate::evictions::Full;
+use crate::kills::{evicting_leader_killed, leader_killed};
 use crate::row::{FAILOVER, Row, Who};
 
+const PACE: Duration = Duration::from_millis(2);
 const BURSTS: Mix = Mix { burst: 1, batch: 10, ..Mix::ALL };
 const SESSIONS: Mix = Mix { session: 8, range: 8, ..Mix::ALL };
 /// A removal of many keys is an operation on each.
@@ -16,12 +18,15 @@ const BATCHES_UNDER_WAY: Service = FAILOVER.unknown(500, "removes under way");
 const STORE_LOST: Service = Service::interrupted(Duration::from_secs(2)).failed(50, "transfers under way");
 
 fn row(fault: &'static str, role: &'static str, service: Service, mix: Mix) -> Row {
-    let workload = Workload::engines(1).mix(mix).pace(Duration::from_millis(2));
+    let workload = Workload::engines(1).mix(mix).pace(PACE);
     Row::new(fault, role, service).cluster(|cluster| cluster.stores(2).segment("1gb")).workload(workload)
 }
 
 rows! {
     kill_leader => row("kill -9", "leader, under bursts and batches", BATCHES_UNDER_WAY, BURSTS).run_at(Who::Leader, leader_killed);
+    kill_leader_of_full_tenants =>
+        Row::new("kill -9", "leader, two tenants fill their quotas with pages and pins", BATCHES_UNDER_WAY)
+            .workload(Workload::engines(1).pace(PACE)).evicting(Full::Tenants).run(evicting_leader_killed);
 }
 
 /// Half of the objects are gone with their store; what is read of the others, and of a store that is just dying, is right.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use mc_client::Admin;
+use mc_client::{Admin, ByteSize};
 use mc_index::{Command, Op};
-use mc_log::{Entry, EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
+use mc_log::{EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
 use mc_tests::checker::Digest;
 use mc_tests::{Cluster, ClusterBuilder, Ledger, Logged, Mix, Workload, tenant_key, until};
 
+use crate::needs::Needs;
 use crate::replay::{Evicted, Replay};
 
 /// Shares of the pool between which eviction keeps it: some 3.5 MiB. Above them is room for the bytes that a leader holds
@@ -21,14 +22,49 @@ const LEASE: [&str; 2] = ["--read-lease", "5s"];
 const KEYS: u64 = 500;
 const SIZES: Range<u64> = 8 << 10..32 << 10;
 /// Few reads, which lease.
-const MIX: Mix = Mix { put: 8, upsert: 3, get: 2, remove: 1, ..Mix::NONE };
+const MIX: Mix = Mix { put: 16, upsert: 6, pin: 2, get: 4, remove: 2, group: 3, ..Mix::NONE };
+
+/// Quota of a tenant: a fraction of what it would have otherwise, and of the pool.
+const QUOTA: ByteSize = ByteSize(6 << 20);
+/// Calls of engines with few reads. There are no bursts and no clears: a call that is dropped leaves the pin of its key uncertain.
+const MIX_OF_TENANTS: Mix = Mix {
+    put: 40,
+    upsert: 20,
+    pin: 10,
+    get: 6,
+    exist: 4,
+    remove: 4,
+    batch: 2,
+    session: 4,
+    group: 8,
+    ..Mix::NONE
+};
+
+/// A cause of evictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The pool is full.
+    Pool,
+    /// The pool has room, and two of three tenants are at their quotas.
+    Tenants,
+}
+
+impl Full {
+    /// Adds what makes the pool evict.
+    pub(crate) fn workload(self, workload: Workload) -> Workload {
+        let workload = workload.keys(KEYS).sizes(SIZES).ledger(Ledger::Unread);
+        match self {
+            Self::Pool => workload.mix(MIX),
+            Self::Tenants => {
+                let tenants = [("red", Some(QUOTA)), ("blue", Some(QUOTA)), ("", None)];
+                workload.clients(3).tenants(tenants).mix(MIX_OF_TENANTS)
+            }
+        }
+    }
+}
 
 pub(crate) fn cluster(cluster: ClusterBuilder) -> ClusterBuilder {
     cluster.segment("128mb").master_args(LEASE)
-}
-
-pub(crate) fn workload(workload: Workload) -> Workload {
-    workload.keys(KEYS).sizes(SIZES).mix(MIX).ledger(Ledger::Unread)
 }
 
 /// Makes the pool small.
@@ -50,8 +86,8 @@ pub(crate) async fn go_on(cluster: &Cluster) {
     .await;
 }
 
-/// Ends the leader, and returns the puts and the evictions that its log tells of.
-pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<Logged> {
+/// Ends the leader, and returns the puts and the evictions that its log tells of, and who needed room.
+pub(crate) async fn logged(cluster: &mut Cluster) -> (Vec<Logged>, Needs) {
     let leader = cluster.leader().await;
     // Not with `kill -9`: an entry may be committed by the others before it is on this disk.
     cluster.masters[leader].terminate().await;
@@ -61,22 +97,18 @@ pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<Logged> {
     assert!(found.purged.is_none(), "the log no longer begins with its first entry");
     let entries = log.reader().try_get_log_entries(..).await.expect("entries that can be read");
     log.close().await;
-    let mut replay = Replay::new();
+    let (mut replay, mut needs) = (Replay::new(), Needs::default());
     let mut logged = Vec::new();
     for entry in &entries {
-        let evicted = replay.apply(entry).into_iter();
+        let evicted = replay.apply(entry);
+        let EntryPayload::Normal(Proposal(bytes)) = &entry.payload else { continue };
+        let op = Command::decode(bytes).expect("a command of this build").op;
+        needs.applied(&evicted, replay.state());
         let name = |it: &Evicted| tenant_key(&it.tenant, &it.key);
-        logged.extend(evicted.map(|it| Logged::Evicted(name(&it), Digest(it.object.checksum))));
-        logged.extend(written(entry));
+        logged.extend(evicted.iter().map(|it| Logged::Evicted(name(it), Digest(it.object.checksum))));
+        if let Op::PutEnd { items } = op {
+            logged.extend(items.iter().map(|item| Logged::Written(Digest(item.checksum))));
+        }
     }
-    logged
-}
-
-/// Returns the puts that an entry ends.
-fn written(entry: &Entry) -> Vec<Logged> {
-    let EntryPayload::Normal(Proposal(bytes)) = &entry.payload else { return Vec::new() };
-    match Command::decode(bytes).expect("a command of this build").op {
-        Op::PutEnd { items } => items.iter().map(|item| Logged::Written(Digest(item.checksum))).collect(),
-        _ => Vec::new(),
-    }
+    (logged, needs)
 }

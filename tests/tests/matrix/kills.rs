@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_tests::service::Service;
 use tokio::time::Instant;
 
-use crate::evictions;
+use crate::evictions::{self, Full};
 use crate::round::Round;
 use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Row, Who};
 use crate::witness::{Call, Witness};
@@ -23,26 +23,22 @@ pub(crate) async fn leader_killed(round: &mut Round<'_>, leader: usize) {
 
 rows! {
     kill_leader => Row::new("kill -9", "leader", FAILOVER).run_at(Who::Leader, leader_killed);
+    kill_leader_of_an_evicting_pool =>
+        Row::new("kill -9", "leader, the pool evicts", FAILOVER).evicting(Full::Pool).run(evicting_leader_killed);
 }
 
 /// The next leader knows nothing of the leases that the killed one gave, nor of the order of use since it was noted last.
 /// It evicts all the same, and only by entries of the log.
-#[tokio::test]
-async fn kill_leader_of_an_evicting_pool() {
-    Row::new("kill -9", "leader, the pool evicts", FAILOVER)
-        .evicting()
-        .run(async |round| {
-            evictions::go_on(round.cluster).await;
-            let leader = round.leader().await;
-            round.cluster.masters[leader].kill9();
-            round.hit().await;
-            round.struck();
-            round.another_leads(leader).await;
-            round.all_served().await;
-            evictions::go_on(round.cluster).await;
-            round.cluster.masters[leader].start();
-        })
-        .await;
+pub(crate) async fn evicting_leader_killed(round: &mut Round<'_>) {
+    evictions::go_on(round.cluster).await;
+    let leader = round.leader().await;
+    round.cluster.masters[leader].kill9();
+    round.hit().await;
+    round.struck();
+    round.another_leads(leader).await;
+    round.all_served().await;
+    evictions::go_on(round.cluster).await;
+    round.cluster.masters[leader].start();
 }
 
 #[tokio::test]

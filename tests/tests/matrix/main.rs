@@ -30,6 +30,7 @@ mod evictions;
 mod files;
 mod kills;
 mod membership;
+mod needs;
 mod network;
 mod partitions;
 mod pauses;

@@ -7,7 +7,7 @@ use mc_tests::service::Service;
 use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::evictions;
+use crate::evictions::{self, Full};
 use crate::round::Round;
 use crate::row::{FAILOVER, FORMED, FORMED_AGAIN, Row, Who};
 use crate::witness::{ALL, Witness};
@@ -113,7 +113,7 @@ rows! {
 #[tokio::test]
 async fn pause_leader_of_an_evicting_pool() {
     Row::new(FOR_AN_ELECTION, "leader, the pool evicts", FAILOVER)
-        .evicting()
+        .evicting(Full::Pool)
         .run(async |round| {
             evictions::go_on(round.cluster).await;
             let leader = round.leader().await;

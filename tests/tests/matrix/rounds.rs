@@ -4,10 +4,13 @@ use std::time::Duration;
 use mc_client::StoreId;
 use mc_tests::checker::Verdict;
 use mc_tests::service::{Served, Service, served, worst};
-use mc_tests::{Cluster, Deadlines, History, Machine, Overtaken, Recorder, Running, overtaken, report};
+use mc_tests::{
+    Cluster, Deadlines, History, Logged, Machine, Overtaken, Recorder, Running, overtaken, report,
+};
 use serde_json::Value;
 
-use crate::evictions;
+use crate::evictions::{self, Full};
+use crate::needs::Needs;
 use crate::round::{EndedRound, STALL};
 
 /// Rounds that may be discarded: half of those that were asked for, and so many more.
@@ -18,8 +21,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// The rounds of a row so far.
 pub(crate) struct Rounds {
     service: Service,
-    /// Whether the pool evicts.
-    evicts: bool,
+    /// Cause of evictions, if there are any.
+    full: Option<Full>,
     /// The worst service in each round that counts.
     counted: Vec<Served>,
     /// Reason for which a round does not count.
@@ -29,10 +32,10 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub(crate) fn new(service: Service, evicts: bool) -> Self {
+    pub(crate) fn new(service: Service, full: Option<Full>) -> Self {
         Self {
             service,
-            evicts,
+            full,
             counted: Vec::new(),
             discarded: Vec::new(),
             unreachable: Vec::new(),
@@ -84,7 +87,7 @@ impl Rounds {
     fn served_from(&self, recorder: &Recorder, since: u64) -> Vec<Served> {
         let history = self.with_losses(recorder.history());
         let mut got = served(&history.all(), &(since..recorder.now()), self.service.counted);
-        if self.evicts {
+        if self.full.is_some() {
             // The log tells of evictions, and is read at the end.
             got.iter_mut().for_each(|it| it.false_misses = 0);
         }
@@ -98,30 +101,39 @@ impl Rounds {
     /// Ends the clients, judges all that they saw, and reports it with `row`, the row's own fields.
     pub(crate) async fn report(self, row: Value, running: Running, cluster: &mut Cluster) {
         let mut history = self.with_losses(running.stop().await);
-        let early = if self.evicts { self.evictions(&mut history, cluster).await } else { Vec::new() };
+        let broken = match self.full {
+            Some(full) => self.evictions(full, &mut history, cluster).await,
+            None => Vec::new(),
+        };
         let found = history.faults(cluster, &self.unreachable);
         report(&self.line(row, &history, &found, cluster));
         println!("{history}");
         if let Some(verdict) = found.first() {
             panic!("{verdict}");
         }
-        assert!(early.is_empty(), "evicted before what was put earlier: {}", early.join("\n"));
+        assert!(broken.is_empty(), "{} evictions broke a promise:\n{}", broken.len(), broken.join("\n"));
         assert_eq!(history.final_failures, 0, "final reads failed, with all faults over");
     }
 
-    /// Adds the evictions of the log to the history, and returns those that came too early, in words.
-    async fn evictions(&self, history: &mut History, cluster: &mut Cluster) -> Vec<String> {
-        let logged = evictions::logged(cluster).await;
+    /// Adds the evictions of the log to the history, and returns those that broke a promise, in words.
+    async fn evictions(&self, full: Full, history: &mut History, cluster: &mut Cluster) -> Vec<String> {
+        let (logged, needs) = evictions::logged(cluster).await;
         *history = history.clone().with_evictions(&logged);
         let missed = history.missed_by_eviction(cluster, &self.unreachable);
-        let Overtaken { judged, too_early, .. } = overtaken(&logged, &history.operations);
+        let Overtaken { judged, soft, too_early } = overtaken(&logged, &history.operations);
+        let Needs { for_quotas, needless, .. } = needs;
+        let in_pages =
+            logged.iter().filter(|it| matches!(it, Logged::Evicted(key, _) if key.contains('/'))).count();
         println!(
-            "{} evictions, which explain misses of {missed} keys; the order of {judged} was judged",
+            "{} evictions, {for_quotas} for quotas, {in_pages} of parts of pages, {soft} of values with a soft pin; they \
+             explain misses of {missed} keys; the order of {judged} was judged",
             history.evictions()
         );
         assert!(missed > 0, "no miss needed an eviction to explain it");
         assert!(judged > 0, "no value was evicted that nothing had used");
-        too_early
+        assert!(in_pages > 0, "no page was evicted");
+        assert!(full == Full::Pool || for_quotas > 0, "no tenant was at its quota");
+        [too_early, needless].concat()
     }
 
     /// Adds the figures of the rounds to the fields of the row.

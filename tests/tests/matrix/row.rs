@@ -5,7 +5,7 @@ use mc_client::{ShmAccess, Transports};
 use mc_tests::service::Service;
 use mc_tests::{Cluster, ClusterBuilder, Faults, Link, Machine, Process, SmallDisk, Workload, passed_over};
 
-use crate::evictions;
+use crate::evictions::{self, Full};
 use crate::round::{Round, all_served};
 use crate::rounds::Rounds;
 
@@ -23,7 +23,7 @@ pub(crate) struct Row {
     disk_size: Option<&'static str>,
     round_trip: Option<Duration>,
     rest: Option<Rest>,
-    evicts: bool,
+    full: Option<Full>,
     transports: Transports,
     /// Puts that are acknowledged before a fault, and after it, before it counts as over.
     puts: usize,
@@ -92,7 +92,7 @@ impl Row {
             disk_size: None,
             round_trip: None,
             rest: None,
-            evicts: false,
+            full: None,
             transports: Transports::Tcp,
             puts: PUTS,
         }
@@ -140,13 +140,11 @@ impl Row {
         self
     }
 
-    /// Makes the pool so small that it evicts all the time. Every miss must then be explained by an eviction of that very
-    /// value in the log.
-    pub(crate) fn evicting(mut self) -> Self {
-        self.cluster = evictions::cluster(self.cluster);
-        self.workload = evictions::workload(self.workload);
-        self.evicts = true;
-        self
+    /// Makes the pool, or the quotas of tenants, so small that the leader evicts all the time. Every miss must then be explained by an
+    /// eviction of that very value in the log, and evictions keep their promises.
+    pub(crate) fn evicting(self, full: Full) -> Self {
+        let workload = full.workload(self.workload);
+        Self { cluster: evictions::cluster(self.cluster), workload, full: Some(full), ..self }
     }
 
     /// Leaves the cluster idle between its start and the first call of a client.
@@ -192,13 +190,13 @@ impl Row {
         if let Some(rest) = self.rest {
             rest(&cluster).await;
         }
-        if self.evicts {
+        if self.full == Some(Full::Pool) {
             evictions::set_watermarks(&cluster).await;
         }
         let machine = Machine::watch(cluster.dir());
         let clients = cluster.client_builder().transports(self.transports);
         let running = self.workload.start(&clients.shared_memory(ShmAccess::SameUid)).await;
-        let mut rounds = Rounds::new(self.service, self.evicts);
+        let mut rounds = Rounds::new(self.service, self.full);
         while let Some(number) = rounds.next(self.rounds) {
             let counted = happened.count();
             running.acknowledged(self.puts).await;

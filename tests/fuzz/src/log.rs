@@ -16,11 +16,12 @@ use mc_types::NodeId;
 /// The format of all that `mc-log` writes.
 const RECORD_FORMAT: u8 = 2;
 
-/// The files of a directory of golden ones, by name.
+/// The golden files of a directory, by name. The list of their digests is none.
 pub(crate) fn golden(dir: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../master/index/testdata").join(dir);
     let entries = fs::read_dir(dir).expect("a directory of golden files");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a golden file").path()).collect();
+    let paths = entries.map(|entry| entry.expect("a golden file").path());
+    let mut paths: Vec<_> = paths.filter(|path| path.extension().is_some_and(|it| it == "bin")).collect();
     paths.sort();
     paths.iter().map(|path| fs::read(path).expect("a golden file")).collect()
 }

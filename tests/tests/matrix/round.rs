@@ -45,7 +45,7 @@ pub(crate) struct Round<'a> {
     led: Cell<bool>,
 }
 
-/// What a round has left, once its fault is over.
+/// Facts about a round that its judgement needs after its end.
 pub(crate) struct EndedRound {
     pub(crate) begun: std::time::Instant,
     /// Time of the history from which service is judged.

@@ -21,8 +21,12 @@ pub(super) fn keep(dir: &Path, directory: &File) -> io::Result<()> {
         (None, Some(position)) => (name(dir, KEPT, &position), name(dir, SNAPSHOT, &position)),
         (None, None) => return Ok(()),
     };
-    fs::write(&to, fs::read(from)?)?;
-    File::open(&to)?.sync_all()?;
+    // A crash leaves the whole copy or none: a torn one would pass for the last snapshot at the next opening.
+    let mut unfinished = to.clone().into_os_string();
+    unfinished.push(UNFINISHED);
+    fs::write(&unfinished, fs::read(from)?)?;
+    File::open(&unfinished)?.sync_all()?;
+    fs::rename(&unfinished, &to)?;
     directory.sync_all()
 }
 
@@ -31,13 +35,15 @@ pub(super) fn let_go(dir: &Path) -> io::Result<()> {
     files(dir, KEPT)?.iter().try_for_each(|position| fs::remove_file(name(dir, KEPT, position)))
 }
 
-/// Deletes the unfinished snapshot that a crash may have left.
+/// Deletes the unfinished snapshots and copies that a crash may have left.
 ///
-/// sled would use it as the newest snapshot, and fail to open. Without it, sled reads the snapshot before it and the
-/// pages since, or all pages.
+/// sled would use such a snapshot as the newest one, and fail to open. Without it, sled reads the snapshot before it and
+/// the pages since, or all pages.
 fn remove_unfinished(dir: &Path) -> io::Result<()> {
-    for position in files(dir, SNAPSHOT)?.iter().filter(|position| position.ends_with(UNFINISHED)) {
-        fs::remove_file(name(dir, SNAPSHOT, position))?;
+    for prefix in [SNAPSHOT, KEPT] {
+        for position in files(dir, prefix)?.iter().filter(|position| position.ends_with(UNFINISHED)) {
+            fs::remove_file(name(dir, prefix, position))?;
+        }
     }
     Ok(())
 }
@@ -82,6 +88,10 @@ mod tests {
         // The opening has removed these and renamed a third one, and none of these names is left.
         fs::remove_file(dir.join("snap.0A")).unwrap();
         fs::remove_file(dir.join("snap.0B")).unwrap();
+        // A crash while they were put back.
+        for torn in ["snap.0B.generating", "kept.0B.generating"] {
+            fs::write(dir.join(torn), "torn").unwrap();
+        }
         keep(dir, &directory).unwrap();
         assert_eq!(fs::read(dir.join("snap.0B")).unwrap(), b"new");
         assert_eq!(names(dir), ["kept.0B", "snap.0B"], "the next opening may end in the same way");

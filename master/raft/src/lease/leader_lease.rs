@@ -55,6 +55,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::timing::RaftTiming;
     use mc_log::{CommittedLeaderId, LogId, Membership, StoredMembership, Vote};
 
     const ME: NodeId = NodeId(1);
@@ -69,6 +70,14 @@ mod tests {
             last_applied: Some(LogId { leader_id: CommittedLeaderId::new(7), index: 100 }),
             membership_config: Arc::new(StoredMembership::new(None, membership)),
             ..RaftMetrics::new_initial(ME)
+        }
+    }
+
+    #[test]
+    fn a_lease_outlasts_two_heartbeats_and_ends_before_voters_may_elect() {
+        for timing in [RaftTiming::LAN, RaftTiming::WAN] {
+            let usable = usable_lease(timing.election_max);
+            assert!(usable > timing.heartbeat * 2 && usable < timing.election_max, "{timing}: {usable:?}");
         }
     }
 

@@ -65,11 +65,11 @@ pub use mc_transfer::{
     ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer,
     PeerEndpoint, PeerReport, PeerTransport, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp,
     RegisterError, RegisteredMemory, Seal, Segment, ShmAccess, TransferError, Transport, Transports,
-    WriteBuffer, WriteOp,
+    WriteBuffer, WriteOp, Written,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PinAction,
-    PutId, PutMode, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
+    PutId, PutMode, Receipt, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

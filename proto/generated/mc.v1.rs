@@ -462,6 +462,10 @@ pub struct PutEndItem {
     /// Replicas, by their place in the start's answer, whose write failed: they are freed.
     #[prost(uint32, repeated, tag = "4")]
     pub failed_replicas: ::prost::alloc::vec::Vec<u32>,
+    /// Receipts of the stores for the replicas, 16 bytes each, in the order of the start's answer: zeros for a replica that has
+    /// none, and nothing after the last one that has.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub receipts: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchPutEndReply {

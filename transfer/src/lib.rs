@@ -42,4 +42,4 @@ pub use path::tcp::client::TcpTransport;
 pub use report::{PeerReport, PeerTransport};
 pub use server::{DataServer, DataServerConfig, Withdrawn};
 pub use staged::StagedTransport;
-pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};
+pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp, Written};

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use futures::future::BoxFuture;
-use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, Receipt, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::report::PeerReport;
@@ -65,6 +65,32 @@ impl WriteOp<'_> {
     }
 }
 
+/// A write whose bytes are in the store's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Checksum of its bytes.
+    pub checksum: Checksum,
+    /// The store's proof that every byte of the range was written, if the write has sealed it. Stores of builds before
+    /// receipts give none.
+    pub receipt: Option<Receipt>,
+}
+
+impl Written {
+    /// Joins it with the write of the `len` bytes that follow. One of the two has sealed the range, or none.
+    pub(crate) fn followed_by(self, next: Self, len: u64) -> Self {
+        let checksum = self.checksum.followed_by(next.checksum, len);
+        Self { checksum, receipt: next.receipt.or(self.receipt) }
+    }
+}
+
+/// Joins the answer to the write of an operation with that to the seal of its range afterwards.
+pub(crate) fn sealed_after(
+    write: Result<Written, TransferError>,
+    seal: Result<Written, TransferError>,
+) -> Result<Written, TransferError> {
+    Ok(Written { receipt: seal?.receipt, ..write? })
+}
+
 /// Whether a batch of writes is the last one to its ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
@@ -98,8 +124,9 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// Writes a batch; returns one answer per operation, in order.
     ///
     /// With [`Seal::Yes`] at most one operation of the batch may be on each range, and each answer says that the whole range of
-    /// the operation is sealed as well. Seal bytes before they are published: otherwise a holder of the grant could overwrite
-    /// them until it expires. An operation of no bytes only seals.
+    /// the operation is sealed as well, with the store's receipt for that. A store refuses to seal a range of which a byte was
+    /// not written. Seal bytes before they are published: otherwise a holder of the grant could overwrite them until it
+    /// expires. An operation of no bytes only seals.
     fn write<'a>(
         &'a self,
         peer: &'a Peer,
@@ -107,7 +134,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>>;
 
     /// Allocates zeroed, page-aligned memory for buffers, from which bytes go with as few copies as this transport can.
     ///
@@ -132,7 +159,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
 }
 
 /// Refuses reads of which some would fill memory that a device may still write to.
-pub(crate) fn lost(peer: &Peer, ops: &[ReadOp<'_>]) -> Option<Vec<Result<Checksum, TransferError>>> {
+pub(crate) fn lost<T: Clone>(peer: &Peer, ops: &[ReadOp<'_>]) -> Option<Vec<Result<T, TransferError>>> {
     let lost = ops.iter().flat_map(|op| &op.into).find(|buffer| !buffer.is_free())?;
     let (store, reason) = (peer.store, LostMemory { len: lost.len() }.to_string());
     Some(vec![Err(TransferError::Broken { store, address: String::new(), reason }); ops.len()])

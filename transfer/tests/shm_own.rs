@@ -15,6 +15,7 @@ use common::{CLUSTER, KEY, LIFETIME, pattern, refusal, soon};
 use futures::FutureExt as _;
 use mc_transfer::{
     Checksum, Memory, Peer, PeerTransport, Seal, ShmAccess, ShmTransport, TransferError, Transport, WriteOp,
+    Written,
 };
 use mc_types::{Access, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch};
 
@@ -42,7 +43,7 @@ async fn write(
     transport: &ShmTransport,
     host: &Host,
     (offset, bytes, index): (u64, &[u8], u64),
-) -> Result<Checksum, TransferError> {
+) -> Result<Written, TransferError> {
     let grant = host.grant(Access::Write, &[(offset, bytes.len(), index)]);
     write_under(transport, &host.peer, &grant, bytes).await
 }
@@ -52,7 +53,7 @@ async fn write_under(
     peer: &Peer,
     grant: &SealedGrant,
     bytes: &[u8],
-) -> Result<Checksum, TransferError> {
+) -> Result<Written, TransferError> {
     let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     transport.write(peer, grant, &ops, Seal::Yes, soon()).await.remove(0)
 }
@@ -69,7 +70,9 @@ async fn bytes_move_without_a_connection() {
     ];
     let answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
     let sums = [Checksum::of(&small), Checksum::of(&large)];
-    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), sums);
+    let receipts = [host.receipt(64, small.len(), 5), host.receipt(4 * MIB as u64, large.len(), 5)];
+    let written = |(checksum, receipt)| Ok(Written { checksum, receipt: Some(receipt) });
+    assert_eq!(answers, sums.into_iter().zip(receipts).map(written).collect::<Vec<_>>());
     assert!(host.bytes(64, small.len()) == small && host.bytes(4 * MIB as u64, large.len()) == large);
 
     assert_eq!(read(&transport, &host, &host.peer, (64, small.len(), 5)).await.unwrap(), small);
@@ -102,7 +105,7 @@ async fn a_batch_that_meets_its_deadline_keeps_what_was_done() {
     assert!(futures::poll!(&mut writing).is_pending(), "the large one yields");
     tokio::time::advance(Duration::from_secs(3600)).await;
     let answers = writing.await;
-    assert_eq!(answers[0], Ok(Checksum::of(&small)));
+    assert_eq!(answers[0].as_ref().map(|written| written.checksum), Ok(Checksum::of(&small)));
     assert!(matches!(answers[1], Err(TransferError::Deadline { .. })), "{answers:?}");
     assert_eq!(moved.load(Ordering::SeqCst), small.len() as u64);
 }

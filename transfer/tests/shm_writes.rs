@@ -13,7 +13,7 @@ use common::relay::Relay;
 use common::{CLUSTER, pattern, refusal, soon, until};
 use mc_transfer::{
     Checksum, HostMemory, Peer, RegisteredMemory, Seal, Segment, ShmAccess, ShmTransport, TcpOptions,
-    TcpTransport, TransferError, Transport, WriteOp, socket_name,
+    TcpTransport, TransferError, Transport, WriteOp, Written, socket_name,
 };
 use mc_types::Access;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -35,7 +35,7 @@ async fn write(
     host: &Host,
     peer: &Peer,
     (offset, bytes, index): (u64, &[u8], u64),
-) -> Result<Checksum, TransferError> {
+) -> Result<Written, TransferError> {
     let grant = host.grant(Access::Write, &[(offset, bytes.len(), index)]);
     let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     transport.write(peer, &grant, &ops, Seal::Yes, soon()).await.remove(0)
@@ -55,8 +55,9 @@ async fn bytes_of_any_memory_and_size_are_copied_by_the_store_and_sealed() {
         let value = pattern(len, index);
         let shared = allocated(&transport, &value);
         for (index, bytes) in [(10 * index, value.as_slice()), (10 * index + 1, shared.as_slice())] {
-            let sum = write(&transport, &host, &host.peer, (64, bytes, index)).await.unwrap();
-            assert_eq!(sum, Checksum::of(&value));
+            let written = write(&transport, &host, &host.peer, (64, bytes, index)).await.unwrap();
+            let receipt = Some(host.receipt(64, len, index));
+            assert_eq!(written, Written { checksum: Checksum::of(&value), receipt });
             assert!(host.bytes(64, len) == value);
             total += len as u64;
             assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (total, total));
@@ -69,9 +70,10 @@ async fn a_write_seals_what_it_has_written() {
     let host = Host::start(ShmAccess::SameUid, MIB).await;
     let (transport, _) = client(ShmAccess::SameUid);
     let (value, other) = (pattern(MIB, 1), pattern(MIB, 2));
-    write(&transport, &host, &host.peer, (0, &value, 5)).await.unwrap();
+    let receipt = write(&transport, &host, &host.peer, (0, &value, 5)).await.unwrap().receipt;
     // The same write again, whose answer was lost, is answered as the first; its bytes are not copied.
-    write(&transport, &host, &host.peer, (0, &other, 5)).await.unwrap();
+    let again = write(&transport, &host, &host.peer, (0, &other, 5)).await.unwrap().receipt;
+    assert_eq!((receipt, again), (Some(host.receipt(0, MIB, 5)), receipt));
     assert!(host.bytes(0, MIB) == value);
     assert_eq!(shm_bytes_written(&host), MIB as u64);
     let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
@@ -93,7 +95,7 @@ async fn several_operations_of_mixed_memory_are_one_request() {
     ];
     let answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
     let sums = [Checksum::of(&[one.as_slice(), &two].concat()), Checksum::of(&three)];
-    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), sums);
+    assert_eq!(common::sums(answers), sums.map(Ok));
     assert!(host.bytes(0, one.len() + two.len()) == [one, two].concat());
     assert!(host.bytes(4 * MIB as u64, three.len()) == three);
     assert_eq!(moved.load(Ordering::SeqCst), 300_000 + MIB as u64 + 70_000);
@@ -121,12 +123,13 @@ async fn ranges_are_written_one_by_one_and_sealed_at_the_end() {
         let (from, to) = (cut[0], cut[1]);
         let memory = if nth % 2 == 0 { shared.as_slice() } else { &value };
         let ops = [WriteOp { range: 0, offset: from as u64, from: vec![(&memory[from..to]).into()] }];
-        let sum = transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0);
-        assert_eq!(sum, Ok(Checksum::of(&value[from..to])));
+        let written = transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0);
+        assert_eq!(written, Ok(Written { checksum: Checksum::of(&value[from..to]), receipt: None }));
     }
     assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (LEN as u64, LEN as u64));
     let seal = [WriteOp { range: 0, offset: 0, from: Vec::new() }];
-    transport.write(&host.peer, &grant, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
+    let sealed = transport.write(&host.peer, &grant, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
+    assert_eq!(sealed.receipt, Some(host.receipt(0, LEN, 5)));
     let again = [WriteOp { range: 0, offset: 0, from: vec![(&shared.as_slice()[MIB..2 * MIB]).into()] }];
     for with in [Seal::No, Seal::Yes] {
         let answer = transport.write(&host.peer, &grant, &again, with, soon()).await.remove(0);
@@ -254,7 +257,7 @@ async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
         two.release();
     };
     let (answers, ()) = tokio::join!(write, others);
-    assert_eq!(answers, [Ok(Checksum::of(&value))]);
+    assert_eq!(common::sums(answers), [Ok(Checksum::of(&value))]);
     assert!(host.bytes(0, LEN) == value);
 }
 
@@ -285,7 +288,7 @@ async fn a_write_without_a_seal_fails_if_its_memory_may_be_copied_later() {
             let failed = answer.unwrap_err().to_string();
             assert!(failed.contains("may still copy"), "{failed}");
         } else {
-            assert_eq!(answer, Ok(Checksum::of(&value)));
+            assert_eq!(answer.unwrap().checksum, Checksum::of(&value));
             assert!(host.bytes(0, MIB) == value);
         }
     }
@@ -311,7 +314,7 @@ async fn the_same_write_twice_at_once_is_done_twice() {
             })
         });
         for answer in futures::future::join_all(both).await {
-            assert_eq!(answer.unwrap(), Ok(Checksum::of(value.as_slice())));
+            assert_eq!(common::sums(vec![answer.unwrap()]), [Ok(Checksum::of(value.as_slice()))]);
         }
     }
     assert!(moved.load(Ordering::SeqCst) > 100 * LEN as u64);
@@ -361,7 +364,7 @@ async fn what_finds_no_bounce_buffer_goes_over_tcp_and_the_rest_is_not_written_a
         answers = holders => panic!("not held: {answers:?}"),
         answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()) => answers,
     };
-    assert_eq!(answers, [Ok(Checksum::of(one.as_slice())), Ok(Checksum::of(&two))]);
+    assert_eq!(common::sums(answers), [Ok(Checksum::of(one.as_slice())), Ok(Checksum::of(&two))]);
     assert!(host.bytes(0, MIB) == one.as_slice() && host.bytes(MIB as u64, 20 * MIB) == two);
     assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (2 * MIB as u64, 2 * MIB as u64));
     let ops = [1, 0].map(|range| WriteOp { range, offset: 0, from: vec![small.as_slice().into()] });

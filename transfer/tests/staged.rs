@@ -19,7 +19,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use mc_transfer::{
     Checksum, HostMemory, Peer, RawBytes, ReadBuffer, ReadOp, RegisterError, Seal, ShmAccess,
-    StagedTransport, TcpTransport, TransferError, Transport, WriteBuffer, WriteOp,
+    StagedTransport, TcpTransport, TransferError, Transport, WriteBuffer, WriteOp, Written,
 };
 use mc_types::{Access, SealedGrant};
 use tokio::runtime::Builder;
@@ -99,7 +99,7 @@ impl Transport for Gated {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         Box::pin(async move {
             self.pass().await;
             self.0.write(peer, grant, ops, seal, deadline).await
@@ -117,7 +117,10 @@ async fn operations_longer_than_all_buffers_arrive_whole_and_sealed() {
     let grant = host.grant(Access::Write, &[(0, LONG, 1), (LONG as u64, 1000, 2)]);
     let ops = [write(0, 0, &[all(from)]), write(1, 0, &[part(from, 7, 1000)])];
     let answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
-    assert_eq!(answers, [Ok(Checksum::of(&bytes)), Ok(Checksum::of(&bytes[7..1007]))]);
+    let receipts = [host.receipt(0, LONG, 1), host.receipt(LONG as u64, 1000, 2)];
+    let sums = [&bytes[..], &bytes[7..1007]].map(Checksum::of);
+    let written = |(checksum, receipt)| Ok(Written { checksum, receipt: Some(receipt) });
+    assert_eq!(answers, sums.into_iter().zip(receipts).map(written).collect::<Vec<_>>());
     assert!(host.bytes(0, LONG) == bytes);
     for range in [0, 1] {
         let ops = [write(range, 0, &[part(from, 0, 1)])];
@@ -153,7 +156,7 @@ async fn an_operation_may_have_parts_of_the_host_and_of_several_devices() {
     let long = [&bytes[..20 * MIB], b"head", &bytes[..10 * MIB - 4]].concat();
     let short = [b"head", &bytes[1..3], &bytes[5..8]].concat();
     let sums = [&short[..], &long, b"head"].map(|bytes| Ok(Checksum::of(bytes)));
-    assert_eq!(answers, sums);
+    assert_eq!(common::sums(answers), sums);
     assert!(
         host.bytes(0, 9) == short && host.bytes(4096, long.len()) == long && host.bytes(60 << 20, 4) == head
     );
@@ -184,7 +187,7 @@ async fn a_piece_is_copied_while_another_is_transferred() {
     let transport = staged(Gated(TcpTransport::default(), Box::new(move || copied() >= begun + 2)));
     let grant = host.grant(Access::Write, &[(0, bytes.len(), 1)]);
     let answers = transport.write(&host.peer, &grant, &[write(0, 0, &[all(from)])], Seal::Yes, soon()).await;
-    assert_eq!(answers, [Ok(Checksum::of(&bytes))]);
+    assert_eq!(common::sums(answers), [Ok(Checksum::of(&bytes))]);
 
     // A read is copied after its transfer. The second transfer has not ended before that.
     let copied = fake::counter(c"cuMemcpyHtoDAsync_v2");
@@ -243,8 +246,8 @@ async fn a_call_that_is_dropped_waits_for_its_copies() {
         (host.grant(Access::Read, &[(0, bytes.len(), 1)]), host.grant(Access::Write, &[(0, bytes.len(), 2)]));
     let (mut reads, writes) = ([read(0, 0, &[all(memory)])], [write(0, 0, &[all(memory)])]);
     let calls = [
-        transport.read(&host.peer, &reading, &mut reads, soon()),
-        transport.write(&host.peer, &writing, &writes, Seal::Yes, soon()),
+        transport.read(&host.peer, &reading, &mut reads, soon()).map(drop).boxed(),
+        transport.write(&host.peer, &writing, &writes, Seal::Yes, soon()).map(drop).boxed(),
     ];
     for mut call in calls {
         fake.hold(true);
@@ -295,7 +298,7 @@ async fn a_copy_that_fails_fails_its_operation_and_leaves_nothing() {
         assert!(matches!(why, TransferError::Device(_)) && !why.is_of_the_store(), "{why}");
         let why = why.to_string();
         assert!(why.contains("GPU 1: CUDA cannot") && why.contains("nvidia-smi"), "{why}");
-        assert_eq!(answers[1], Ok(Checksum::of(b"alone")), "without a device");
+        assert_eq!(common::sums(answers)[1], Ok(Checksum::of(b"alone")), "without a device");
         assert_eq!(fake.under_way(), 0);
     }
     let grant = host.grant(Access::Read, &[(LONG as u64, LONG, 1)]);
@@ -333,7 +336,7 @@ async fn an_address_that_the_device_refuses_fails_its_operation_alone() {
     let ops: Vec<_> = (0..5).map(|nth| write(nth, 0, &[if nth == 0 { beyond } else { all(good) }])).collect();
     let answers = staged(TcpTransport::default()).write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
     assert!(matches!(answers[0], Err(TransferError::Device(_))), "{answers:?}");
-    assert_eq!(answers[1..], vec![Ok(Checksum::of(&bytes)); 4]);
+    assert_eq!(common::sums(answers)[1..], vec![Ok(Checksum::of(&bytes)); 4]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -403,7 +406,7 @@ async fn calls_share_a_few_buffers_which_stores_of_the_host_reach() {
     }
     let first = moved.load(Ordering::SeqCst);
     for answer in join_all((0..10).map(one)).await {
-        assert_eq!(answer, Ok(Checksum::of(&bytes)));
+        assert_eq!(common::sums(vec![answer]), [Ok(Checksum::of(&bytes))]);
     }
     assert!(fake.left()[2] - before[2] <= 6, "buffers");
     assert!(transport.copies_late(all(memory).into()), "the buffers have other bytes then");

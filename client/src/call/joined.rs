@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use mc_proto::v1::{
     BatchExistReply, BatchExistRequest, BatchGetReply, BatchGetRequest, BatchPutEndReply, BatchPutEndRequest,
-    BatchPutStartReply, BatchPutStartRequest, Near, PackedKeys, PackedPresences, PutStartItem, Replica,
-    StoreGrant,
+    BatchPutStartReply, BatchPutStartRequest, Near, PackedKeys, PackedPresences, PutEndItem, PutStartItem,
+    Replica, StoreGrant,
 };
 use mc_types::{MAX_GROUP_LEN, PutId};
 
@@ -276,7 +276,8 @@ impl Joined for BatchPutEndRequest {
     }
 
     fn size(&self) -> (usize, usize) {
-        (self.items.len(), self.items.iter().map(|item| item.key.len() + ITEM_BYTES).sum())
+        let bytes = |item: &PutEndItem| item.key.len() + item.receipts.len() + ITEM_BYTES;
+        (self.items.len(), self.items.iter().map(bytes).sum())
     }
 
     /// The objects of a message become visible at once, and count as used from the last to the first. So its calls are in

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, GetResult};
 use mc_transfer::{
     Checksum, DeviceError, Peer, ReadOp, Seal, StagedTransport, TransferError, Transport as _, WriteOp,
+    Written,
 };
 use mc_types::{Code, MAX_KEY_LEN, PutId, StoreId};
 use tokio::time::Instant;
@@ -176,7 +177,7 @@ impl Core {
         ops: Vec<WriteOp<'_>>,
         seal: Seal,
         deadline: Instant,
-    ) -> Vec<Result<Checksum, TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         let write = self.transport.write(&to.peer, &to.grant, &ops, seal, deadline);
         let results = tokio::select! {
             results = write => results,
@@ -186,7 +187,7 @@ impl Core {
         results
     }
 
-    fn judge(&self, store: StoreId, results: &[Result<Checksum, TransferError>]) {
+    fn judge<T>(&self, store: StoreId, results: &[Result<T, TransferError>]) {
         if results.iter().any(|result| result.as_ref().is_err_and(TransferError::is_of_the_store)) {
             self.avoid.failed(store, Instant::now());
         } else if results.iter().any(Result::is_ok) {

@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
     BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, PutEndItem, PutStartItem, Replica,
 };
-use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
+use mc_transfer::{Seal, TransferError, WriteBuffer, WriteOp, Written};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -381,14 +381,17 @@ impl<'c> PutBatch<'c> {
         put: &mut StartedPut<'_>,
         number: u32,
         place: &Place,
-        result: Result<Checksum, TransferError>,
+        result: Result<Written, TransferError>,
     ) {
         put.untried -= 1;
         match result {
             // Two replicas with different bytes mean that the caller's buffer changed in between. The first replica
             // counts.
-            Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
+            Ok(Written { checksum, receipt }) if put.checksum.is_none_or(|first| first == checksum.0) => {
                 put.checksum = Some(checksum.0);
+                if let Some(receipt) = receipt {
+                    put.note_receipt(number, receipt);
+                }
                 let embedded = self.core.local.embedded.as_ref();
                 let spot =
                     embedded.and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
@@ -418,13 +421,14 @@ impl<'c> PutBatch<'c> {
         rounds
     }
 
-    pub(crate) async fn end<'a>(self, written: Vec<StartedPut<'a>>) -> Vec<PutStep<'a>> {
-        let ids = id_bytes(written.iter().map(|put| put.pending.put));
-        let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
+    pub(crate) async fn end<'a>(self, mut written: Vec<StartedPut<'a>>) -> Vec<PutStep<'a>> {
+        let ids: Vec<Bytes> = id_bytes(written.iter().map(|put| put.pending.put)).collect();
+        let items = written.iter_mut().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,
             key: put.pending.key.clone(),
             checksum: put.checksum.unwrap_or_default(),
             failed_replicas: put.failed.iter().map(|(number, _)| *number).collect(),
+            receipts: std::mem::take(&mut put.receipts).into(),
         });
         let request =
             BatchPutEndRequest { caller: None, tenant: self.core.tenant.clone(), items: items.collect() };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use mc_transfer::WriteBuffer;
-use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, StoreId};
+use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, Receipt, StoreId};
 use tokio::time::Instant;
 
 use crate::core::{check_key, item_error, item_error_with};
@@ -130,6 +130,8 @@ pub(crate) struct StartedPut<'a> {
     /// Number of replicas that are still being written.
     pub(crate) untried: usize,
     pub(crate) failed: Vec<(u32, StoreId)>,
+    /// The stores' receipts for the replicas, in the order of their numbers; zeros for those that have none.
+    pub(crate) receipts: Vec<u8>,
     pub(crate) checksum: Option<u64>,
     pub(crate) why: Cow<'static, str>,
     /// Whether the deadline passed while a store was still receiving. Another store would have even less time.
@@ -156,11 +158,20 @@ impl<'a> StartedPut<'a> {
             pending,
             untried: usable.len(),
             replicas: usable,
+            receipts: Vec::new(),
             checksum: None,
             why: "no usable replica was placed".into(),
             late: false,
             here: None,
         }
+    }
+
+    /// Notes the receipt for replica `number`.
+    pub(crate) fn note_receipt(&mut self, number: u32, receipt: Receipt) {
+        let at = number as usize * Receipt::LEN;
+        let end = at + Receipt::LEN;
+        self.receipts.resize(self.receipts.len().max(end), 0);
+        self.receipts[at..end].copy_from_slice(&receipt.to_bytes());
     }
 }
 

@@ -12,7 +12,8 @@ use crate::local::EmbeddedPlace;
 use crate::put::{CacheUse, PutBatch, PutStep, StartedPut, note_results};
 use crate::{Error, Put, PutMode, PutOptions};
 
-/// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.
+/// Maximum bytes of an item in a request to end or revoke puts, without its key and its receipts: put id, checksum, failed
+/// replicas.
 const END_ITEM_BYTES: usize = 100;
 const MODES: [PutMode; 2] = [PutMode::IfAbsent, PutMode::Upsert];
 
@@ -75,8 +76,10 @@ impl<'p> Finish<'p> {
         let options = MODES.map(|mode| PutOptions::default().with_mode(mode));
         let mut ends = Vec::new();
         for (written, options) in written.into_iter().zip(&options) {
-            let cost =
-                |put: &StartedPut<'_>| Cost { request: put.pending.key.len() + END_ITEM_BYTES, payload: 0 };
+            let cost = |put: &StartedPut<'_>| {
+                let request = put.pending.key.len() + END_ITEM_BYTES + put.receipts.len();
+                Cost { request, payload: 0 }
+            };
             let chunks = cut(written.iter().map(cost).collect::<Vec<_>>());
             let mut written = written.into_iter();
             for chunk in chunks {

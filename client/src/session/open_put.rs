@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mc_proto::v1::Replica;
 use mc_transfer::{Checksum, TransferError};
-use mc_types::{Code, PutId, StoreId};
+use mc_types::{Code, PutId, Receipt, StoreId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -46,8 +46,8 @@ struct Progress {
     failed: Vec<(u32, StoreId)>,
     /// Why the latest of them failed.
     why: String,
-    /// Replicas that are sealed.
-    sealed: Vec<u32>,
+    /// Replicas that are sealed, with the stores' receipts.
+    sealed: Vec<(u32, Option<Receipt>)>,
     /// Number of calls that may have ended the put: those under way, and those without a definite answer.
     ends: usize,
 }
@@ -156,13 +156,13 @@ impl OpenPut {
             Ok(_) if now < self.deadline => self.live(&progress).unwrap_or_default(),
             _ => Vec::new(),
         };
-        whole.retain(|(number, _)| !progress.sealed.contains(number));
+        whole.retain(|(number, _)| !progress.sealed.iter().any(|(sealed, _)| sealed == number));
         whole
     }
 
     /// Notes that a replica is sealed.
-    pub(super) fn sealed(&self, number: u32) {
-        self.progress.lock().sealed.push(number);
+    pub(super) fn sealed(&self, number: u32, receipt: Option<Receipt>) {
+        self.progress.lock().sealed.push((number, receipt));
     }
 
     /// Notes that the put is being ended; returns whether another call may have ended it. If the call is dropped, its outcome stays
@@ -221,7 +221,12 @@ impl OpenPut {
         let pending =
             PendingPut { put: self.id, again: true, ..PendingPut::sized(at, self.key.clone(), self.size)? };
         let written = StartedPut::new(pending, self.placed, &self.replicas);
-        Ok(StartedPut { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written })
+        let mut written =
+            StartedPut { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written };
+        for (number, receipt) in progress.sealed.iter().filter_map(|(number, it)| Some((*number, (*it)?))) {
+            written.note_receipt(number, receipt);
+        }
+        Ok(written)
     }
 
     /// Returns the checksum of the object if the put can be ended.

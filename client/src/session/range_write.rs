@@ -103,7 +103,7 @@ pub(crate) async fn write_ranges(core: &Core, items: &[RangeWrite<'_>]) -> Vec<R
     }
     let mut answers: HashMap<(usize, u64), WriteResults> = HashMap::with_capacity(begun.len());
     for ((at, replica, offset), result) in batch.write(core).await {
-        answers.entry((at, offset)).or_default().push((replica, result));
+        answers.entry((at, offset)).or_default().push((replica, result.map(|written| written.checksum)));
     }
     // From here on nothing waits, so the call can't be dropped.
     being_written.ranges.clear();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use mc_transfer::Seal;
+use mc_transfer::{Seal, Written};
 use tokio::time::{Instant, sleep_until};
 
 use super::open_put::OpenPut;
@@ -95,8 +95,8 @@ impl<F: Future<Output = StoreResults>> Seals<'_, F> {
             let Some(nth) = put.unanswered.iter().position(|replica| *replica == number) else { continue };
             put.unanswered.swap_remove(nth);
             match result {
-                Ok(_) => {
-                    self.puts[at].sealed(number);
+                Ok(Written { receipt, .. }) => {
+                    self.puts[at].sealed(number, receipt);
                     put.give_up_at = put.give_up_at.or(Some(Instant::now() + OTHERS_WITHIN));
                 }
                 Err(error) => self.puts[at].give_up(number, error.to_string()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use mc_transfer::{Checksum, Seal, TransferError, WriteBuffer, WriteOp};
+use mc_transfer::{Seal, TransferError, WriteBuffer, WriteOp, Written};
 use tokio::time::Instant;
 
 use super::open_put::OpenPut;
@@ -27,7 +27,7 @@ pub(super) type Target = (usize, u32, u64);
 pub(super) struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
 
 /// Answers of one store.
-pub(super) type StoreResults = Vec<(Target, Result<Checksum, TransferError>)>;
+pub(super) type StoreResults = Vec<(Target, Result<Written, TransferError>)>;
 
 impl<'w> Batch<'w> {
     /// Adds a write of `from` to one replica of a put, number `at` of the items.

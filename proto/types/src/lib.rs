@@ -1,6 +1,7 @@
 //! Values that the processes of mc exchange, and values computed from them. No I/O, no runtime.
 //!
-//! - Ids ([`NodeId`], [`StoreId`], ...) and [`Grant`], the short-lived permission to touch ranges of a store's memory.
+//! - Ids ([`NodeId`], [`StoreId`], ...), [`Grant`], the short-lived permission to touch ranges of a store's memory, and
+//!   [`Receipt`], a store's proof that a range was written.
 //! - [`Code`]: the result of an operation on one item.
 //! - [`PutMode`], [`Replication`], [`PinAction`]: options of a put.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
@@ -16,6 +17,7 @@ mod limits;
 mod metric;
 mod put;
 mod ratio;
+mod receipt;
 mod size;
 
 pub use addr::{HostPort, ParseAddressError, parse_list};
@@ -30,4 +32,5 @@ pub use limits::{
 pub use metric::{Metric, MetricKind};
 pub use put::{PinAction, PutMode, Replication, SOFT_PIN, SOFT_PIN_MAX};
 pub use ratio::{ParseRatioError, Ratio};
+pub use receipt::{Receipt, ReceiptKey};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

@@ -579,6 +579,7 @@ fn end() -> v1::PutEndItem {
         key: id(b"key"),
         checksum: u64::MAX,
         failed_replicas: vec![0, 300],
+        receipts: id(&[9; 32]),
     }
 }
 

@@ -94,6 +94,7 @@ impl Pool {
             key: Bytes::copy_from_slice(key.as_bytes()),
             checksum: Checksum::of(VALUE).0,
             failed_replicas: failed_replicas.to_vec(),
+            receipts: Bytes::new(),
         };
         let request =
             v1::BatchPutEndRequest { caller: self.leader.caller(), items: vec![item], ..Default::default() };
@@ -129,7 +130,8 @@ impl Pool {
 
     async fn write_bytes(&self, place: &Place, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
         let ops = [WriteOp { range: place.range, offset: 0, from: vec![bytes.into()] }];
-        self.transport.write(&place.peer, &place.grant, &ops, seal, soon()).await.remove(0)
+        let answers = self.transport.write(&place.peer, &place.grant, &ops, seal, soon()).await;
+        answers[0].clone().map(|written| written.checksum)
     }
 
     async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Vec<u8>, TransferError> {

@@ -100,7 +100,8 @@ impl Granted {
     async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
         let ops = [WriteOp { range: self.place.range, offset: 0, from: vec![bytes.into()] }];
         let deadline = Instant::now() + Duration::from_secs(10);
-        TcpTransport::default().write(&self.peer, &self.grant, &ops, seal, deadline).await.remove(0)
+        let answers = TcpTransport::default().write(&self.peer, &self.grant, &ops, seal, deadline).await;
+        answers[0].clone().map(|written| written.checksum)
     }
 
     async fn read(&self) -> Result<Checksum, TransferError> {

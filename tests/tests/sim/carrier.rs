@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_client::{
     Checksum, Peer, ReadBuffer, ReadOp, Seal, SealedGrant, TransferError, Transport, WriteBuffer, WriteOp,
+    Written,
 };
 use mc_net::Network;
 use mc_types::{ClusterId, SegmentEpoch, StoreId};
@@ -159,7 +160,7 @@ impl Transport for Carrier {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         Box::pin(async move {
             let (mut payload, mut places, mut sums) = (Vec::new(), Vec::new(), Vec::new());
             for op in ops {
@@ -171,7 +172,8 @@ impl Transport for Carrier {
             }
             let kind = if seal == Seal::Yes { WRITE_AND_SEAL } else { WRITE };
             let answers = self.call(peer, grant, (kind, &places), &payload, deadline).await;
-            answers.into_iter().zip(sums).map(|(answer, sum)| answer.map(|_| sum)).collect()
+            let written = |checksum| Written { checksum, receipt: None };
+            answers.into_iter().zip(sums).map(|(answer, sum)| answer.map(|_| written(sum))).collect()
         })
     }
 }

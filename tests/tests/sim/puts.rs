@@ -191,6 +191,7 @@ impl Client {
                 key: put.item.key.clone(),
                 checksum: 0,
                 failed_replicas: put.failed.into_iter().collect(),
+                ..v1::PutEndItem::default()
             };
             let items = left.iter().map(item).collect();
             let request = v1::BatchPutEndRequest { caller: caller(), tenant: tenant.into(), items };

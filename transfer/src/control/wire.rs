@@ -14,10 +14,14 @@
 //! verdict      status:u8 (0: good) reason_len:u16 reason[reason_len]
 //! ```
 //!
+//! The reason is for people, but for one case: a good verdict on an operation that seals its range has the store's receipt
+//! for the range in its place. A client that doesn't know receipts passes over it.
+//!
 //! Since version 2 there are requests of kind 1:
 //!
 //! - A write that seals: once the bytes of an operation are in the store's memory, its whole granted range is sealed, and
-//!   later writes under the same grant are refused. A write of no bytes seals alone. A write that comes again, because its
+//!   later writes under the same grant are refused. It is refused if a byte of the range was not written, by this or an
+//!   earlier request over whatever connection. A write of no bytes seals alone. A write that comes again, because its
 //!   answer was lost, finds its range sealed and is answered as if it were the first.
 //! - A read that was done already, past the store: the reply has one verdict for each operation, on whether the bytes
 //!   that were read before the request are good.
@@ -56,7 +60,7 @@
 
 mod request;
 
-use mc_types::{ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, MAX_ITEMS, Receipt, SegmentEpoch, StoreId};
 
 pub(crate) use self::request::{
     AreaOp, End, Op, RdmaOp, RdmaRequest, Request, RequestKind, ShmRequest, TcpRequest,
@@ -286,6 +290,13 @@ impl VerdictHeader {
             reason_len: reason_len.into(),
         })
     }
+}
+
+/// Appends a good verdict on an operation that has sealed its range.
+pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: Receipt) {
+    out.push(Status::Good as u8);
+    out.extend_from_slice(&(Receipt::LEN as u16).to_be_bytes());
+    out.extend_from_slice(&receipt.to_bytes());
 }
 
 /// Appends a verdict, and cuts a reason that is too long.

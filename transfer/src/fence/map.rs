@@ -14,6 +14,10 @@ use super::records::{Owner, Record, Records};
 const SWEPT_PER_WRITE: usize = 1;
 /// Number of claims up to which those of finished writes are kept.
 const FEW_PASSES: usize = 64;
+/// Records that the bytes of one range may be in while some have not landed: writes in any order leave gaps.
+const MAX_PARTS: usize = 2048;
+/// Records of a range that is written in order: what has landed, and the rest.
+const PARTS_IN_ORDER: usize = 2;
 
 /// A write's claim to a range, which a later write ends.
 pub(super) trait Supersede: Clone + Default {
@@ -34,8 +38,8 @@ pub(super) trait Supersede: Clone + Default {
 pub(super) struct FenceMap<P> {
     records: Records,
     generations: Generations,
-    /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of
-    /// its index.
+    /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within records of its
+    /// index.
     claims: BTreeMap<u64, Claim<P>>,
     /// Claims of any owner that were ended while a device was still using them. No other write is admitted to such a
     /// range before the device has left it.
@@ -96,7 +100,7 @@ impl<P: Supersede> FenceMap<P> {
         }
         match highest {
             Some(by) if by > index => return Err(Fenced::Superseded { index, by }),
-            Some(by) if by == index => return self.join(&range, index, now),
+            Some(by) if by == index => return self.join(&range, index, now, room),
             _ if after > before + room => return Err(Fenced::Full),
             _ => {}
         }
@@ -106,11 +110,33 @@ impl<P: Supersede> FenceMap<P> {
         Ok(self.claim(range))
     }
 
-    /// Ends the writing of a range that `index` was admitted to: later writes of that index are refused, and those under
-    /// way end. It may take two records more than there is room for, which a later write pays for.
+    /// Notes that `bytes` of a range that `index` was admitted to have landed. Those that it has lost meanwhile have not.
+    /// It may take two records more than there is room for, which a later write pays for.
+    pub(super) fn land(&mut self, bytes: &Range<u64>, index: u64, now: ClusterTime) {
+        if bytes.is_empty() {
+            return;
+        }
+        let open = Owner::open(index);
+        let parts: SmallVec<[Range<u64>; 1]> = self
+            .records
+            .overlapping(bytes)
+            .filter(|&Record { owner, .. }| owner == open)
+            .map(|record| record.start.max(bytes.start)..record.end.min(bytes.end))
+            .collect();
+        let generation = self.generations.present(now);
+        for Range { start, end } in parts {
+            self.records.cut_out(&(start..end));
+            self.records.insert(Record { start, end, owner: Owner::landed(index), generation });
+        }
+    }
+
+    /// Ends the writing of a range that `index` was admitted to, if each of its bytes has landed: of those in `landing`
+    /// that is known by this call. Later writes of that index are refused, and those under way end. It may take two records
+    /// more than there is room for, which a later write pays for.
     pub(super) fn seal(
         &mut self,
         range: Range<u64>,
+        landing: &Range<u64>,
         index: u64,
         expires: ClusterTime,
         now: ClusterTime,
@@ -121,20 +147,29 @@ impl<P: Supersede> FenceMap<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let (mut written, mut open) = (0, false);
+        let (mut owned, mut missing, mut open) = (0, 0, false);
         for record in self.records.overlapping(&range) {
-            let owner = record.owner;
+            let (owner, start, end) =
+                (record.owner, record.start.max(range.start), record.end.min(range.end));
             if owner.index() > index {
                 return Err(Fenced::Superseded { index, by: owner.index() });
             }
             if owner.index() == index {
-                written += record.end.min(range.end) - record.start.max(range.start);
+                owned += end - start;
                 open |= !owner.is_sealed();
+                if !owner.has_landed() {
+                    let landing = landing.end.min(end).saturating_sub(landing.start.max(start));
+                    missing += end - start - landing;
+                }
             }
         }
-        if written < range.end - range.start {
+        if owned < range.end - range.start {
             // Nothing keeps the bytes of a lower index, or of none, from being written.
             return Err(Fenced::Forgotten);
+        }
+        if missing > 0 {
+            self.land(landing, index, now);
+            return Err(Fenced::Incomplete { index, missing });
         }
         if open {
             self.give(&range, Owner::sealed(index), now);
@@ -176,19 +211,29 @@ impl<P: Supersede> FenceMap<P> {
 
     /// Admits another writer of the same put.
     ///
-    /// Adjacent ranges of one index share a record, so the record may be longer than the range. A master never grants a
-    /// range that lies partly in a record.
-    fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime) -> Result<P, Fenced> {
+    /// Adjacent ranges of one index share records, so these may be longer than the range. A master never grants a range that
+    /// lies partly in records of its index.
+    fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime, room: usize) -> Result<P, Fenced> {
         self.check_drained(range)?;
         let overlap = Err(Fenced::Overlap { index });
-        let record = {
-            let mut overlapped = self.records.overlapping(range);
-            match (overlapped.next(), overlapped.next()) {
-                (Some(record), _) if record.owner.is_sealed() => return Err(Fenced::Sealed { index }),
-                (Some(record), None) if record.start <= range.start && range.end <= record.end => record,
-                _ => return overlap,
+        let (mut owned, mut starts) = (0, SmallVec::<[u64; 4]>::new());
+        for record in self.records.overlapping(range).filter(|record| record.owner.index() == index) {
+            if record.owner.is_sealed() {
+                return Err(Fenced::Sealed { index });
             }
-        };
+            owned += record.end.min(range.end) - record.start.max(range.start);
+            starts.push(record.start);
+        }
+        if owned < range.end - range.start {
+            return overlap;
+        }
+        // Bytes that land add two records at most.
+        match starts.len() {
+            ..=PARTS_IN_ORDER => {}
+            MAX_PARTS.. => return Err(Fenced::Parts { index }),
+            _ if room < 2 => return Err(Fenced::Full),
+            _ => {}
+        }
         let pass = match self.claims.get(&range.start).filter(|claim| claim.end == range.end) {
             Some(claim) => claim.pass.clone(),
             None => {
@@ -203,7 +248,7 @@ impl<P: Supersede> FenceMap<P> {
             }
         };
         let generation = self.generations.present(now);
-        self.records.renew(record.start, generation);
+        starts.into_iter().for_each(|start| self.records.renew(start, generation));
         Ok(pass)
     }
 
@@ -560,6 +605,61 @@ mod tests {
         assert!(first.0.get());
         admit(8..16, 7, KEEP_MS, 1).unwrap();
         assert_eq!(map.records(), 1, "the time of the first is over");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        #[test]
+        fn a_range_is_sealed_exactly_if_each_of_its_bytes_has_landed(
+            landings in vec((0..LEN, 0..8u64), 0..30),
+            ranges in vec(1..LEN / 3, 3),
+        ) {
+            // Neighbours of one index, as those of a batch are.
+            let starts = [0, ranges[0], ranges[0] + ranges[1]];
+            let ranges: Vec<_> = starts.iter().zip(&ranges).map(|(start, len)| *start..start + len).collect();
+            let (mut map, mut landed) = (map(), vec![false; LEN as usize]);
+            for range in &ranges {
+                write(&mut map, range.clone(), 5, 0).unwrap();
+            }
+            for (start, len) in landings {
+                let Some(range) = ranges.iter().find(|range| range.contains(&start)) else { continue };
+                write(&mut map, range.clone(), 5, 0).expect("it is not sealed");
+                let bytes = start..range.end.min(start + len);
+                map.land(&bytes, 5, ClusterTime(0));
+                landed[bytes.start as usize..bytes.end as usize].fill(true);
+                prop_assert!(map.records() <= LEN as usize);
+            }
+            for range in ranges {
+                let bytes = &landed[range.start as usize..range.end as usize];
+                let missing = bytes.iter().filter(|landed| !**landed).count() as u64;
+                let sealed = map.seal(range.clone(), &(0..0), 5, ClusterTime(1), ClusterTime(0));
+                let expected = if missing == 0 { Ok(()) } else { Err(Fenced::Incomplete { index: 5, missing }) };
+                prop_assert_eq!(sealed, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn writes_in_any_order_leave_a_bounded_number_of_gaps_and_those_in_order_need_no_room() {
+        let mut map = map();
+        let now = (ClusterTime(0), ClusterTime(0));
+        let admit = |map: &mut FenceMap<Flag>, room| map.admit_write(0..20_000, 5, ClusterTime(1), now, room);
+        admit(&mut map, 1).unwrap();
+        for nth in 0..1_000 {
+            admit(&mut map, 0).expect("in order");
+            map.land(&(nth * 2..nth * 2 + 2), 5, ClusterTime(0));
+        }
+        assert_eq!(map.records(), 2);
+        map.land(&(2_001..2_002), 5, ClusterTime(0));
+        assert_eq!(admit(&mut map, 1).unwrap_err(), Fenced::Full, "a gap");
+        for nth in 1_001..2_023 {
+            admit(&mut map, 2).unwrap();
+            map.land(&(nth * 2 + 1..nth * 2 + 2), 5, ClusterTime(0));
+        }
+        assert_eq!(admit(&mut map, ROOM).unwrap_err(), Fenced::Parts { index: 5 });
+        map.land(&(2_000..20_000), 5, ClusterTime(0));
+        assert_eq!(map.seal(0..20_000, &(0..0), 5, ClusterTime(1), ClusterTime(0)), Ok(()));
+        assert_eq!(map.records(), 1);
     }
 
     #[test]

@@ -22,6 +22,9 @@
 //! - **The same put, after its end.** A put seals its ranges with its last write, before it is ended and can be read. From
 //!   then on writes of its own index are refused, and those under way end, as if a newer write had come. So the holder
 //!   of a write grant can't change a value that others read.
+//! - **A put that has not written.** Its ranges still hold the bytes of their former owners. So a range is sealed only once
+//!   each of its bytes has landed, under its own index: the records say which have. A write lands as a whole, when its
+//!   last byte is there.
 //!
 //! - **A device that moves the bytes.** A network card that fetches a write's bytes holds the write's pass for as long as it
 //!   may touch the segment ([`DeviceHold`]), because no lock can stop it. A newer write, and a seal, take the range at once,
@@ -98,6 +101,17 @@ pub(crate) enum Fenced {
     /// The put itself has written its last byte to the range.
     #[error("the range is sealed: the put of allocation {index} has written its last byte")]
     Sealed { index: u64 },
+    /// The put has not written every byte of the range, and asks to seal it.
+    #[error(
+        "the range can't be sealed: the put of allocation {index} has not written {missing} bytes of it. Write them first"
+    )]
+    Incomplete { index: u64, missing: u64 },
+    /// The put has written to the range in an order that leaves too many gaps.
+    #[error(
+        "the writes of allocation {index} have left more than a thousand gaps in the range: write it in order, or in longer \
+         pieces"
+    )]
+    Parts { index: u64 },
     /// A network card still moves bytes of an earlier write to the range. It was told to stop.
     #[error("a network card still moves bytes of an earlier write to the range: try again")]
     InTransfer,
@@ -234,15 +248,23 @@ impl Fence {
         Ok(pass)
     }
 
-    /// Seals `range` for `index`, which was admitted to write it: see the module.
+    /// Notes that `bytes` have landed, of a range that `index` was admitted to write. The caller has written all of them
+    /// under its pass.
+    pub(crate) fn land(&self, bytes: &Range<u64>, index: u64, times: Times) {
+        self.change(|map| map.land(bytes, index, times.now));
+    }
+
+    /// Seals `range` for `index`, which was admitted to write it, if all of its bytes have landed. Those of `landing` have,
+    /// as for [`Self::land`].
     pub(crate) fn seal(
         &self,
         range: Range<u64>,
+        landing: &Range<u64>,
         index: u64,
         expires: ClusterTime,
         times: Times,
     ) -> Result<(), Fenced> {
-        self.change(|map| map.seal(range, index, expires, times.now))
+        self.change(|map| map.seal(range, landing, index, expires, times.now))
     }
 
     /// Drops some of the records that may be forgotten; returns whether there are more.
@@ -300,6 +322,11 @@ mod tests {
         Fence::new(Duration::from_secs(10), Arc::new(Budget::of(1 << 20)))
     }
 
+    /// Seals a range with its last write, which has brought all of its bytes.
+    fn seal(fence: &Fence, range: Range<u64>, index: u64) -> Result<(), Fenced> {
+        fence.seal(range.clone(), &range, index, LATER, at(0))
+    }
+
     #[test]
     fn a_later_write_ends_an_earlier_one_in_mid_transfer() {
         let fence = fence();
@@ -348,22 +375,50 @@ mod tests {
         let fence = fence();
         let passes =
             [0..100, 100..200, 200..300].map(|range| fence.admit_write(range, 5, LATER, at(0)).unwrap());
-        fence.seal(100..200, 5, LATER, at(0)).unwrap();
+        seal(&fence, 100..200, 5).unwrap();
         assert!(passes[0].hold().is_some() && passes[2].hold().is_some(), "others of its batch go on");
         assert!(passes[1].hold().is_none(), "a second connection of the same put");
         let sealed = Fenced::Sealed { index: 5 };
         assert_eq!(fence.admit_write(100..200, 5, LATER, at(0)).unwrap_err(), sealed);
         assert!(fence.admit_write(200..300, 5, LATER, at(0)).is_ok());
-        fence.seal(100..200, 5, LATER, at(0)).expect("again");
-        fence.seal(0..100, 5, LATER, at(0)).unwrap();
+        seal(&fence, 100..200, 5).expect("again");
+        seal(&fence, 0..100, 5).unwrap();
         assert_eq!(fence.admit_write(0..100, 5, LATER, at(0)).unwrap_err(), sealed);
         assert!(fence.check_read(0..200, 5, LATER).is_ok());
         fence.admit_write(150..160, 6, LATER, at(0)).expect("the next owner");
-        assert_eq!(
-            fence.seal(100..200, 5, LATER, at(0)).unwrap_err(),
-            Fenced::Superseded { index: 5, by: 6 }
-        );
-        assert_eq!(fence.seal(500..600, 7, LATER, at(0)).unwrap_err(), Fenced::Forgotten, "never written");
+        assert_eq!(seal(&fence, 100..200, 5).unwrap_err(), Fenced::Superseded { index: 5, by: 6 });
+        assert_eq!(seal(&fence, 500..600, 7).unwrap_err(), Fenced::Forgotten, "never written");
+    }
+
+    #[test]
+    fn a_range_is_sealed_only_once_every_byte_has_landed() {
+        let fence = fence();
+        let no_bytes = 0..0;
+        let try_seal = |landing: &Range<u64>| fence.seal(0..100, landing, 5, LATER, at(0));
+        let missing = |missing| Err(Fenced::Incomplete { index: 5, missing });
+        fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        assert_eq!(try_seal(&no_bytes), missing(100), "nothing was written");
+        fence.land(&(0..40), 5, at(0));
+        fence.land(&(30..40), 5, at(0));
+        assert_eq!(try_seal(&no_bytes), missing(60), "bytes that are written twice count once");
+        assert_eq!(try_seal(&(60..100)), missing(20));
+        fence.admit_write(0..100, 5, LATER, at(0)).expect("a seal that is refused seals nothing");
+        assert_eq!(try_seal(&(39..60)), Ok(()), "the rest, over another connection");
+        assert_eq!(try_seal(&no_bytes), Ok(()), "again");
+    }
+
+    #[test]
+    fn bytes_that_a_newer_put_took_have_not_landed() {
+        let fence = fence();
+        fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        fence.land(&(0..100), 5, at(0));
+        fence.admit_write(40..60, 6, LATER, at(0)).unwrap();
+        // Its writer still believes that it has the range.
+        fence.land(&(0..100), 5, at(0));
+        let (lost, open) =
+            (Fenced::Superseded { index: 5, by: 6 }, Fenced::Incomplete { index: 6, missing: 20 });
+        assert_eq!(seal(&fence, 0..100, 5), Err(lost));
+        assert_eq!(fence.seal(40..60, &(0..0), 6, LATER, at(0)), Err(open), "by what its predecessor wrote");
     }
 
     /// Without `check_drained` the newer write is admitted while the card still writes.
@@ -380,7 +435,7 @@ mod tests {
         assert!(old.hold_for_device(&cut_off).is_none(), "and does not come back");
         assert_eq!(newer(), Err(Fenced::InTransfer), "again");
         let by_newer = Fenced::Superseded { index: 5, by: 6 };
-        assert_eq!(fence.seal(0..100, 5, LATER, at(0)), Err(by_newer), "a torn write is not sealed");
+        assert_eq!(seal(&fence, 0..100, 5), Err(by_newer), "a torn write is not sealed");
         assert_eq!(
             fence.admit_write(0..100, 5, LATER, at(0)).map(drop),
             Err(by_newer),
@@ -396,14 +451,14 @@ mod tests {
         let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         let held = first.hold_for_device(&CutOff::new(Arc::default())).unwrap();
         // The same put over another connection.
-        let seal = || fence.seal(0..100, 5, LATER, at(0));
+        let sealed = || seal(&fence, 0..100, 5);
         let again = || fence.admit_write(0..100, 5, LATER, at(0)).map(drop);
-        assert_eq!(seal(), Err(Fenced::InTransfer));
+        assert_eq!(sealed(), Err(Fenced::InTransfer));
         assert_eq!(again(), Err(Fenced::InTransfer), "not told that it is sealed either");
-        assert_eq!(seal(), Err(Fenced::InTransfer));
+        assert_eq!(sealed(), Err(Fenced::InTransfer));
         drop(held);
         assert_eq!(again(), Err(Fenced::Sealed { index: 5 }));
-        seal().unwrap();
+        sealed().unwrap();
     }
 
     #[test]

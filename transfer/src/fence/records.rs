@@ -12,25 +12,36 @@ const STEP: usize = 16;
 /// Bytes of a chunk besides its records: its entry in the tree, at the tree's lowest fill.
 const CHUNK_BYTES: usize = 96;
 
-/// The log index that owns bytes, and whether it may still write them. In one word, because millions are held.
+/// The log index that owns bytes, and how far it has written them. In one word, because millions are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner(u64);
 
 impl Owner {
     const SEALED: u64 = 1 << 63;
+    const LANDED: u64 = 1 << 62;
 
-    /// An owner that may write. No log reaches an index of 2^63; a larger one counts as the largest.
+    /// An owner that may write, and has not. An index of 2^62 takes a billion terms (`mc_index::allocation_order`); a larger one
+    /// counts as the largest.
     pub(super) fn open(index: u64) -> Self {
-        Self(index.min(Self::SEALED - 1))
+        Self(index.min(Self::LANDED - 1))
+    }
+
+    /// An owner whose bytes are there, and that may write them again.
+    pub(super) fn landed(index: u64) -> Self {
+        Self(Self::open(index).0 | Self::LANDED)
     }
 
     /// An owner that has written its last byte.
     pub(super) fn sealed(index: u64) -> Self {
-        Self(Self::open(index).0 | Self::SEALED)
+        Self(Self::landed(index).0 | Self::SEALED)
     }
 
     pub(super) fn index(self) -> u64 {
-        self.0 & !Self::SEALED
+        self.0 & !(Self::SEALED | Self::LANDED)
+    }
+
+    pub(super) fn has_landed(self) -> bool {
+        self.0 & Self::LANDED != 0
     }
 
     pub(super) fn is_sealed(self) -> bool {

@@ -108,6 +108,7 @@ impl DataServer {
         let server = Self {
             served: ServedMemory {
                 identity: MemoryId { store, epoch },
+                receipt_key: key.receipts(),
                 key,
                 lent: ArcSwap::default(),
                 relent: watch::Sender::new(()),

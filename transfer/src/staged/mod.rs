@@ -21,16 +21,17 @@ use tokio::time::{Instant, timeout_at};
 use self::plan::{Cut, Piece};
 use self::stages::{Lease, PIECE, Stages};
 use crate::report::PeerReport;
-use crate::transport::lost;
+use crate::transport::{lost, sealed_after};
 use crate::{
     Checksum, DeviceError, Peer, RawBytes, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal,
-    TransferError, Transport, WriteBuffer, WriteOp,
+    TransferError, Transport, WriteBuffer, WriteOp, Written,
 };
 
 /// Pieces of one call that are under way at a time: one is copied, one is transferred, and one is between the two.
 const AT_ONCE: usize = 3;
 
-type Answer = Result<Checksum, TransferError>;
+/// A read has no receipt.
+type Answer = Result<Written, TransferError>;
 
 /// A transport that also takes buffers in memory of devices: [`RawBytes`] that were [located](RawBytes::locate).
 ///
@@ -175,9 +176,7 @@ impl StagedTransport {
         }
         let sealed = self.below.write(call.peer, call.grant, &seals, Seal::Yes, call.deadline).await;
         for (at, sealed) in long.into_iter().zip(sealed) {
-            if let Err(error) = sealed {
-                answers[at] = Err(error);
-            }
+            answers[at] = sealed_after(answers[at].clone(), sealed);
         }
     }
 
@@ -231,7 +230,7 @@ impl StagedTransport {
         let direct_answers = async {
             match beside.is_empty() {
                 true => Vec::new(),
-                false => self.below.read(call.peer, call.grant, &mut beside, call.deadline).await,
+                false => of_reads(self.below.read(call.peer, call.grant, &mut beside, call.deadline).await),
             }
         };
         let pieces = plan::cut(staged.into_iter(), PIECE);
@@ -261,7 +260,7 @@ impl StagedTransport {
             ReadOp { range, offset: offset + cut.offset, into: vec![lease.part(cut.at, cut.len).into()] }
         };
         let mut staged: Vec<_> = piece.cuts.iter().map(op).collect();
-        let answers = self.below.read(call.peer, call.grant, &mut staged, call.deadline).await;
+        let answers = of_reads(self.below.read(call.peer, call.grant, &mut staged, call.deadline).await);
         call.note(&answers);
         let (good, bad): (Vec<_>, Vec<_>) =
             piece.cuts.into_iter().zip(answers).partition(|(_, answer)| answer.is_ok());
@@ -309,13 +308,17 @@ impl StagedCall<'_> {
 
 /// Joins the answers of the cuts of operations, which come in the order of the pieces.
 fn joined(ops: usize, cuts: impl Iterator<Item = (Cut, Answer)>) -> Vec<Answer> {
-    let mut answers = vec![Ok(Checksum::of(&[])); ops];
+    let mut answers = vec![Ok(Written { checksum: Checksum::of(&[]), receipt: None }); ops];
     for (cut, answer) in cuts {
-        if let Ok(sum) = answers[cut.op] {
-            answers[cut.op] = answer.map(|next| sum.followed_by(next, cut.len as u64));
+        if let Ok(so_far) = answers[cut.op] {
+            answers[cut.op] = answer.map(|next| so_far.followed_by(next, cut.len as u64));
         }
     }
     answers
+}
+
+fn of_reads(answers: Vec<Result<Checksum, TransferError>>) -> Vec<Answer> {
+    answers.into_iter().map(|answer| answer.map(|checksum| Written { checksum, receipt: None })).collect()
 }
 
 impl Transport for StagedTransport {
@@ -330,7 +333,10 @@ impl Transport for StagedTransport {
             return self.below.read(peer, grant, ops, deadline);
         };
         let call = StagedCall { peer, grant, deadline, device, failure: Mutex::default() };
-        Box::pin(self.read_staged(call, ops))
+        Box::pin(async move {
+            let answers = self.read_staged(call, ops).await;
+            answers.into_iter().map(|answer| answer.map(|read| read.checksum)).collect()
+        })
     }
 
     fn write<'a>(
@@ -340,7 +346,7 @@ impl Transport for StagedTransport {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         let Some(device) = ops.iter().find_map(|op| op.from.iter().find_map(WriteBuffer::device)) else {
             return self.below.write(peer, grant, ops, seal, deadline);
         };

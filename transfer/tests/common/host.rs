@@ -9,7 +9,8 @@ use mc_transfer::{
     ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
 };
 use mc_types::{
-    Access, Clock, ClusterTime, Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
+    Access, Clock, ClusterTime, Grant, GrantedRange, Receipt, SealedGrant, SegmentEpoch, SegmentNumber,
+    StoreId,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -100,6 +101,12 @@ impl Host {
         let grant = self.grant(Access::Write, &[(offset, bytes.len(), index)]);
         let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
         TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
+    }
+
+    /// The receipt of a range.
+    pub(crate) fn receipt(&self, offset: u64, len: usize, index: u64) -> Receipt {
+        let range = GrantedRange { segment: self.number, offset, len: len as u64, index };
+        KEY.receipts().receipt(CLUSTER, self.store, self.peer.epoch, &range)
     }
 
     /// Content of its segment.

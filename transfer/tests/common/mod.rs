@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use mc_transfer::{
     Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, ReadOp, Seal,
-    Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
+    Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp, Written,
 };
 use mc_types::{
-    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
+    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, Receipt, SealedGrant, SegmentEpoch,
+    StoreId,
 };
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -155,6 +156,11 @@ pub(crate) fn range(offset: u64, len: u64, index: u64) -> GrantedRange {
     GrantedRange { segment: 0, offset, len, index }
 }
 
+/// The receipt of a range.
+pub(crate) fn receipt_of(offset: u64, len: u64, index: u64) -> Receipt {
+    KEY.receipts().receipt(CLUSTER, STORE, EPOCH, &range(offset, len, index))
+}
+
 pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
@@ -181,7 +187,12 @@ pub(crate) async fn write(
     bytes: &[u8],
 ) -> Result<Checksum, TransferError> {
     let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
-    transport.write(peer, grant, &ops, Seal::No, soon()).await.remove(0)
+    transport.write(peer, grant, &ops, Seal::No, soon()).await.remove(0).map(|written| written.checksum)
+}
+
+/// The checksums of writes.
+pub(crate) fn sums(answers: Vec<Result<Written, TransferError>>) -> Vec<Result<Checksum, TransferError>> {
+    answers.into_iter().map(|answer| answer.map(|written| written.checksum)).collect()
 }
 
 /// Reads `len` bytes from the start of the grant's first range.

@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{Checksum, Peer, Seal, TcpTransport, TransferError, Transport as _, WriteBuffer, WriteOp};
+use mc_transfer::{Peer, Seal, TcpTransport, TransferError, Transport as _, WriteBuffer, WriteOp, Written};
 use mc_types::{Access, SealedGrant};
 use tokio::time::timeout;
 
 use crate::common::relay::Relay;
-use crate::common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
+use crate::common::{
+    KEY, Store, grant, pattern, peer_at, range, read, receipt_of, refusal, sealed, soon, until, write,
+};
 
 const LEN: usize = 4 << 20;
 
@@ -139,7 +141,7 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
     }
 }
 
-async fn write_last(store: &Peer, granted: &SealedGrant, bytes: &[u8]) -> Result<Checksum, TransferError> {
+async fn write_last(store: &Peer, granted: &SealedGrant, bytes: &[u8]) -> Result<Written, TransferError> {
     let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes.into()] }];
     TcpTransport::default().write(store, granted, &ops, Seal::Yes, soon()).await.remove(0)
 }
@@ -152,14 +154,14 @@ async fn a_put_cannot_change_what_it_has_sealed() {
         let peer = store.peer();
         let (value, other) = (pattern(len, 1), pattern(len, 2));
         let granted = sealed(Access::Write, 0, len as u64, 5);
-        write_last(&peer, &granted, &value).await.unwrap();
+        let written = write_last(&peer, &granted, &value).await.unwrap();
+        assert_eq!(written.receipt, Some(receipt_of(0, len as u64, 5)));
         let why = refusal(write(&TcpTransport::default(), &peer, &granted, &other).await);
         assert!(why.contains("has written its last byte"), "{why}");
         assert!(store.bytes(0, len) == value, "{len}");
         if len == 1000 {
-            write_last(&peer, &granted, &value)
-                .await
-                .expect("the same once more, because its answer was lost");
+            let again = write_last(&peer, &granted, &value).await;
+            assert_eq!(again, Ok(written), "the same once more, because its answer was lost");
         }
         // A range of the same batch right behind it is a put of its own.
         write(&TcpTransport::default(), &peer, &sealed(Access::Write, len as u64, 64, 5), &[7; 64])
@@ -175,16 +177,28 @@ async fn a_write_of_no_bytes_seals_what_was_written_before() {
     let store = Store::start(1 << 20).await;
     let (peer, transport) = (store.peer(), TcpTransport::default());
     let granted = sealed(Access::Write, 0, 1000, 5);
-    for offset in [600, 0] {
-        let ops = [WriteOp { range: 0, offset, from: vec![(&[9; 400]).into()] }];
-        transport.write(&peer, &granted, &ops, Seal::No, soon()).await.remove(0).unwrap();
-    }
     let seal = [WriteOp { range: 0, offset: 0, from: vec![] }];
-    transport.write(&peer, &granted, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
-    let late = [WriteOp { range: 0, offset: 400, from: vec![(&[1; 200]).into()] }];
-    let why = refusal(transport.write(&peer, &granted, &late, Seal::No, soon()).await.remove(0));
+    let try_seal = async || transport.write(&peer, &granted, &seal, Seal::Yes, soon()).await.remove(0);
+    let write = async |offset, byte: u8, len: usize| {
+        let bytes = vec![byte; len];
+        let ops = [WriteOp { range: 0, offset, from: vec![(&bytes).into()] }];
+        transport.write(&peer, &granted, &ops, Seal::No, soon()).await.remove(0)
+    };
+    for (offset, missing) in [(600, 1000), (0, 600)] {
+        let why = refusal(try_seal().await);
+        assert!(why.contains(&format!("has not written {missing} bytes")), "{why}");
+        write(offset, 9, 400).await.unwrap();
+    }
+    // A byte that is written twice does not stand for another one.
+    write(500, 8, 200).await.unwrap();
+    assert!(refusal(try_seal().await).contains("has not written 100 bytes"));
+    write(400, 7, 100).await.unwrap();
+    let receipt = try_seal().await.unwrap().receipt;
+    assert_eq!(receipt, Some(receipt_of(0, 1000, 5)));
+    assert_eq!(try_seal().await.unwrap().receipt, receipt, "the same on each repetition");
+    let why = refusal(write(400, 1, 200).await);
     assert!(why.contains("has written its last byte"), "{why}");
-    assert_eq!(store.bytes(400, 200), [0; 200]);
+    assert_eq!(store.bytes(400, 200), [[7; 100], [8; 100]].concat());
 }
 
 /// Without a seal of its own it is refused. With one it is the same write, which was sent again because its answer was lost:
@@ -212,7 +226,7 @@ async fn a_slow_connection_of_a_put_ends_when_another_one_seals_its_range() {
         let answer = slow.await.remove(0);
         match seal {
             Seal::No => assert!(refusal(answer).contains("over another connection")),
-            Seal::Yes => assert!(answer.is_ok(), "{answer:?}"),
+            Seal::Yes => assert_eq!(answer.unwrap().receipt, Some(receipt_of(0, LEN as u64, 5))),
         }
         assert!(store.bytes(0, LEN) == value);
     }

@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use mc_transfer::{Checksum, Peer, ReadOp, Seal, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_transfer::{Checksum, Peer, ReadOp, Seal, TcpOptions, TcpTransport, Transport as _, WriteOp, Written};
 use mc_types::Access;
 use tokio::time::{Instant, timeout};
 
 use crate::common::relay::Relay;
-use crate::common::{Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
+use crate::common::{
+    Store, grant, pattern, peer_at, range, read, receipt_of, refusal, sealed, soon, until, write,
+};
 
 const LEN: u64 = 64 << 20;
 /// First byte of what a large call reads.
@@ -49,23 +51,26 @@ async fn calls_of_all_kinds_get_their_own_answers() {
         let (len, at) = ([0, 1, 100, 4096, 20_000, 32_000][nth as usize % 6], nth * (64 << 10));
         let bytes = pattern(len, nth);
         let (head, tail) = bytes.split_at(len / 3);
-        let ranges = vec![range(at, 32 << 10, 7), range(at + (32 << 10), 32 << 10, 7)];
+        let ranges = vec![range(at, 5, 7), range(at + (32 << 10), len as u64, 7)];
         let [granted, reading] = [Access::Write, Access::Read]
             .map(|access| grant(access, ranges.clone()).seal(&crate::common::KEY));
         let ops = [
-            WriteOp { range: 0, offset: 0, from: vec![head.into(), (&[]).into(), tail.into()] },
-            WriteOp { range: 1, offset: 5, from: vec![b"hello".into()] },
+            WriteOp { range: 1, offset: 0, from: vec![head.into(), (&[]).into(), tail.into()] },
+            WriteOp { range: 0, offset: 0, from: vec![b"hello".into()] },
         ];
         let answers = transport.write(&store.peer(), &granted, &ops, Seal::Yes, soon()).await;
-        assert_eq!(answers, [Ok(Checksum::of(&bytes)), Ok(Checksum::of(b"hello"))]);
+        let receipts = [receipt_of(at + (32 << 10), len as u64, 7), receipt_of(at, 5, 7)];
+        let written = |(checksum, receipt)| Ok(Written { checksum, receipt: Some(receipt) });
+        let sums = [Checksum::of(&bytes), Checksum::of(b"hello")];
+        assert_eq!(answers, sums.into_iter().zip(receipts).map(written).collect::<Vec<_>>());
         let late = write(&transport, &store.peer(), &granted, b"late").await;
         assert!(refusal(late).contains("sealed"));
         let (mut first, mut second, mut beyond, mut hello) =
             (vec![0; len / 2], vec![0; len - len / 2], [0; 9], [0; 5]);
         let mut ops = [
-            ReadOp { range: 0, offset: 0, into: vec![(&mut first).into(), (&mut second).into()] },
-            ReadOp { range: 1, offset: (32 << 10) - 1, into: vec![(&mut beyond).into()] },
-            ReadOp { range: 1, offset: 5, into: vec![(&mut hello).into()] },
+            ReadOp { range: 1, offset: 0, into: vec![(&mut first).into(), (&mut second).into()] },
+            ReadOp { range: 0, offset: 4, into: vec![(&mut beyond).into()] },
+            ReadOp { range: 0, offset: 0, into: vec![(&mut hello).into()] },
         ];
         let answers = transport.read(&store.peer(), &reading, &mut ops, soon()).await;
         assert_eq!(answers[0], Ok(Checksum::of(&bytes)));

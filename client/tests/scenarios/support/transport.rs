@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 // From the client alone: a program with a transport of its own needs no other crate of the pool.
 use mc_client::{
     Checksum, Peer, ReadBuffer, ReadOp, Seal, SealedGrant, StoreId, TransferError, Transport, WriteOp,
+    Written,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -92,7 +93,7 @@ impl Transport for FakeTransport {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         Box::pin(async move {
             if let Err(error) = self.reach(peer.store, deadline).await {
                 return vec![Err(error); ops.len()];
@@ -101,12 +102,12 @@ impl Transport for FakeTransport {
                 let offset = self.offset(grant, op.range);
                 let mut bytes = Vec::new();
                 op.from.iter().for_each(|from| from.append_to(&mut bytes));
-                let checksum = super::checksum(&bytes);
+                let written = Written { checksum: super::checksum(&bytes), receipt: None };
                 let mut world = self.0.lock();
                 if world.sealed.contains(&(peer.store, offset)) {
                     // One that comes again, because its answer was lost, is acknowledged and not written.
                     if seal == Seal::Yes {
-                        return Ok(checksum);
+                        return Ok(written);
                     }
                     let reason = "the range is sealed".to_owned();
                     return Err(TransferError::Refused { store: peer.store, reason });
@@ -115,7 +116,7 @@ impl Transport for FakeTransport {
                     world.sealed.insert((peer.store, offset));
                 }
                 if op.from.is_empty() {
-                    return Ok(checksum);
+                    return Ok(written);
                 }
                 world.writes += 1;
                 world.buffers.push(op.from.iter().map(|from| (from.as_ptr() as usize, from.len())).collect());
@@ -123,7 +124,7 @@ impl Transport for FakeTransport {
                 let memory = world.memory.entry((peer.store, offset)).or_default();
                 memory.resize(memory.len().max(begin + bytes.len()), 0);
                 memory[begin..begin + bytes.len()].copy_from_slice(&bytes);
-                Ok(checksum)
+                Ok(written)
             };
             ops.iter().map(write).collect()
         })

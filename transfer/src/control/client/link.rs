@@ -4,7 +4,9 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_types::Receipt;
 use rustix::net::RecvFlags;
+use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -17,6 +19,7 @@ use crate::control::socket_options;
 use crate::control::wire::{
     self, HELLO_REPLY_LEN, Hello, HelloReply, Request, RequestKind, VERDICT_LEN, VerdictHeader, WireError,
 };
+use crate::transport::Written;
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
 pub(crate) const CACHED: usize = 128 << 10;
@@ -25,8 +28,8 @@ const AHEAD: usize = 4 << 10;
 /// Bytes after which a transfer that never has to wait yields to the caller's other futures and its deadline.
 const TURN: usize = 4 << 20;
 
-/// Outcome of one piece: the checksum of its bytes, or the store's refusal.
-pub(crate) type Outcome = Result<Checksum, Refused>;
+/// Outcome of one piece: the checksum of its bytes with the receipt of a range that it has sealed, or the store's refusal.
+pub(crate) type Outcome = Result<Written, Refused>;
 
 /// The store's refusal of a request or an operation.
 #[derive(Clone, Debug)]
@@ -197,7 +200,7 @@ impl Link {
         let (ours, theirs) = (self.hello.versions, reply.versions);
         let agreed = (ours.0..=ours.1).contains(&reply.chosen);
         self.version = reply.chosen;
-        Ok(verdict.and_then(|()| {
+        Ok(verdict.and_then(|_| {
             agreed.then_some(()).ok_or_else(|| {
                 let reason = format!(
                     "it chose version {} of the transfer protocol and speaks {} to {}, this client {} to {}",
@@ -385,25 +388,25 @@ impl Receiver {
             self.read_exact(&mut reply).await?;
         }
         wire::check_reply(reply, id)?;
-        self.verdict().await
+        Ok(self.verdict().await?.map(drop))
     }
 
-    pub(crate) async fn verdict(&mut self) -> Result<Result<(), Refused>, Broken> {
+    /// Reads a verdict, with the receipt if it is a good one on an operation that has sealed its range.
+    pub(crate) async fn verdict(&mut self) -> Result<Result<Option<Receipt>, Refused>, Broken> {
         let mut header = [0; VERDICT_LEN];
         self.read_exact(&mut header).await?;
         self.reason(VerdictHeader::decode(&header)?).await
     }
 
     /// Reads the rest of a verdict.
-    async fn reason(&mut self, header: VerdictHeader) -> Result<Result<(), Refused>, Broken> {
-        let mut reason = vec![0; header.reason_len];
+    async fn reason(&mut self, header: VerdictHeader) -> Result<Result<Option<Receipt>, Refused>, Broken> {
+        let mut reason = SmallVec::<[u8; Receipt::LEN]>::from_elem(0, header.reason_len);
         self.read_exact(&mut reason).await?;
-        let reason = || String::from_utf8_lossy(&reason).into_owned();
         Ok(if header.good {
-            Ok(())
+            Ok(Receipt::from_bytes(&reason))
         } else {
             let VerdictHeader { busy, device, other_way, .. } = header;
-            Err(Refused { busy, device, other_way, reason: reason() })
+            Err(Refused { busy, device, other_way, reason: String::from_utf8_lossy(&reason).into_owned() })
         })
     }
 

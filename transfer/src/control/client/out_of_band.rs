@@ -3,8 +3,8 @@
 
 use super::link::{Broken, Link, Outcome, Refused};
 use super::pieces::{InArea, Piece};
-use crate::checksum::Checksum;
 use crate::control::wire::{AreaOp, RequestKind};
+use crate::transport::Written;
 
 /// Pieces that requests of one kind are about.
 pub(crate) struct OutOfBand {
@@ -61,7 +61,8 @@ impl OutOfBand {
             return Ok(());
         }
         for _ in pieces {
-            done.push(link.receiver.verdict().await?.map(|()| Checksum::default()));
+            let verdict = link.receiver.verdict().await?;
+            done.push(verdict.map(|receipt| Written { receipt, ..Written::default() }));
         }
         Ok(())
     }

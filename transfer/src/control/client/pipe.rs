@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mc_types::SealedGrant;
+use mc_types::{Receipt, SealedGrant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -63,8 +63,8 @@ pub(crate) struct PipedRequest {
 
 /// Answer of the store to one request.
 pub(crate) struct PipedReply {
-    /// Verdicts, one for each operation.
-    pub(crate) verdicts: Vec<Result<(), Refused>>,
+    /// Verdicts, one for each operation, with the receipts of the ranges that it has sealed.
+    pub(crate) verdicts: Vec<Result<Option<Receipt>, Refused>>,
     /// The bytes of all operations, if it was a read; unspecified for those that were refused.
     pub(crate) payload: Vec<u8>,
 }
@@ -233,7 +233,7 @@ async fn receive(receiver: &mut Receiver, id: u64, asked: &PipedRequest) -> Resu
     let bytes = if reads && whole.is_ok() { ops.iter().map(|op| op.len).sum::<u64>() as usize } else { 0 };
     let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(ops.len()), vec![0; bytes], 0);
     for Op { len, .. } in ops {
-        let mut verdict = whole.clone();
+        let mut verdict = whole.clone().map(|()| None);
         if verdict.is_ok() {
             verdict = receiver.verdict().await?;
         }

@@ -86,7 +86,9 @@ impl Refusal {
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }
-            | Self::Fenced(Fenced::Overlap { .. }) => Status::Range,
+            | Self::Fenced(Fenced::Overlap { .. } | Fenced::Incomplete { .. } | Fenced::Parts { .. }) => {
+                Status::Range
+            }
         }
     }
 }

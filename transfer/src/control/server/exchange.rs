@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 
-use mc_types::Grant;
+use mc_types::{Grant, Receipt};
 
 use super::check::Refusal;
 use super::counters::Counters;
-use super::served::{AdmittedWrite, ServedMemory};
+use super::served::{AdmittedWrite, Landing, ServedMemory};
 use super::socket::{Closed, Socket};
 use crate::control::wire::{self, Op};
 use crate::fence::Fenced;
@@ -31,14 +31,28 @@ pub(crate) struct FetchedWrite {
     pub(crate) lost: bool,
 }
 
+/// A write of the present request whose bytes are there.
+enum Fetched {
+    /// This request has brought them.
+    Now(AdmittedWrite),
+    /// An earlier one has, and has sealed the range.
+    Before(Receipt),
+}
+
 impl<'a> Exchange<'a> {
     pub(crate) fn new(served: &'a ServedMemory, socket: Socket) -> Self {
         Self { served, socket, version: 0, patience: None, out: Vec::new() }
     }
 
     pub(crate) fn verdict(&mut self, verdict: Result<(), Refusal>) {
+        self.write_verdict(verdict.map(|()| None));
+    }
+
+    /// [`Self::verdict`] on a write, with the receipt of the range that it has sealed.
+    pub(crate) fn write_verdict(&mut self, verdict: Result<Option<Receipt>, Refusal>) {
         match verdict {
-            Ok(()) => wire::put_verdict(&mut self.out, Ok(())),
+            Ok(Some(receipt)) => wire::put_receipt(&mut self.out, receipt),
+            Ok(None) => wire::put_verdict(&mut self.out, Ok(())),
             Err(refusal) => {
                 Counters::add(&self.served.counters.refusals, 1);
                 wire::put_verdict(&mut self.out, Err((refusal.status(), &refusal.to_string())));
@@ -76,50 +90,66 @@ impl<'a> Exchange<'a> {
     pub(crate) async fn end_writes(
         &mut self,
         sealing: Option<&Grant>,
-        ranges: impl Iterator<Item = u32>,
+        ops: impl Iterator<Item = Op>,
         writes: Vec<Result<FetchedWrite, Refusal>>,
         bytes: &AtomicU64,
     ) {
-        let ranges: Vec<u32> = ranges.collect();
+        let ops: Vec<Op> = ops.collect();
         let (mut outcomes, mut refused) = (Vec::with_capacity(writes.len()), HashMap::new());
-        for (write, range) in writes.into_iter().zip(&ranges) {
-            let outcome = match write {
-                Ok(FetchedWrite { write, lost: false }) => Ok(Some(write)),
-                Ok(FetchedWrite { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
-                // As over TCP, a range is sealed only after its bytes have arrived. So this is a repetition of a write
-                // whose answer was lost.
-                Err(Refusal::Fenced(Fenced::Sealed { .. })) if sealing.is_some() => Ok(None),
-                Err(refusal) => Err(refusal),
+        for (write, op) in writes.into_iter().zip(&ops) {
+            let outcome = match (write, sealing) {
+                (Ok(FetchedWrite { write, lost: false }), _) => {
+                    // Before any of them seals the range that they share.
+                    write.land();
+                    Ok(Fetched::Now(write))
+                }
+                (Ok(FetchedWrite { write, lost: true }), _) => {
+                    self.end_lost(&write, sealing).await.map(Fetched::Before)
+                }
+                // As over TCP: a repetition of a write whose answer was lost.
+                (Err(Refusal::Fenced(Fenced::Sealed { .. })), Some(grant)) => {
+                    self.served.sealed_before(grant, *op).map(Fetched::Before)
+                }
+                (Err(refusal), _) => Err(refusal),
             };
             if let Err(refusal) = &outcome {
-                refused.insert(*range, refusal.clone());
+                refused.insert(op.range, refusal.clone());
             }
             outcomes.push(outcome);
         }
-        for (outcome, range) in outcomes.into_iter().zip(ranges) {
-            let verdict = match (outcome, refused.get(&range)) {
-                (_, Some(refusal)) => Err(refusal.clone()),
-                (Ok(Some(write)), None) => {
-                    self.served.end_write(&write, sealing, bytes, &mut self.patience).await
-                }
+        for (outcome, op) in outcomes.into_iter().zip(ops) {
+            let verdict = match (refused.get(&op.range).cloned().map_or(outcome, Err), sealing) {
+                (Err(refusal), _) => Err(refusal),
                 // The same write has brought the bytes over another connection, and sealed them.
-                (Ok(None) | Err(_), None) => Ok(()),
+                (Ok(Fetched::Before(receipt)), _) => Ok(Some(receipt)),
+                (Ok(Fetched::Now(write)), sealing) => {
+                    self.served.count_write(&write, bytes);
+                    match sealing {
+                        Some(grant) => self
+                            .served
+                            .seal(&write, grant, Landing::Known, &mut self.patience)
+                            .await
+                            .map(Some)
+                            .map_err(Refusal::from),
+                        None => Ok(None),
+                    }
+                }
             };
-            self.verdict(verdict);
+            self.write_verdict(verdict);
         }
     }
 
-    /// Says whether a write that has lost its pass was done over another connection, whose answer may be lost: then sealing it
-    /// again succeeds. Everything else that ends a write has taken the range from it.
+    /// Returns the receipt if a write that has lost its pass was done over another connection, whose answer may be lost: then
+    /// sealing it again succeeds. Everything else that ends a write has taken the range from it.
     pub(crate) async fn end_lost(
         &mut self,
         write: &AdmittedWrite,
         sealing: Option<&Grant>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Receipt, Refusal> {
         let ended = Err(Fenced::Ended { index: write.range.index }.into());
         let Some(grant) = sealing else { return ended };
-        match self.served.seal(write, grant, &mut self.patience).await {
-            Ok(()) => Ok(()),
+        match self.served.seal(write, grant, Landing::Known, &mut self.patience).await {
+            Ok(receipt) => Ok(receipt),
             Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
             Err(_) => ended,
         }

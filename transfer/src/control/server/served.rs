@@ -1,11 +1,12 @@
 //! The memory that a store serves, and who is let at it: every path asks here before it touches a byte.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_types::{Access, Grant, GrantKey, GrantedRange, SegmentNumber};
+use mc_types::{Access, Grant, GrantKey, GrantedRange, Receipt, ReceiptKey, SegmentNumber};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -45,6 +46,7 @@ impl Default for Timeouts {
 pub(crate) struct ServedMemory {
     pub(crate) identity: MemoryId,
     pub(crate) key: GrantKey,
+    pub(crate) receipt_key: ReceiptKey,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
     pub(crate) lent: ArcSwap<Vec<Arc<Lent>>>,
     /// Notified when the list of segments was replaced.
@@ -81,12 +83,32 @@ pub(crate) struct AdmittedWrite {
     pub(crate) times: Times,
 }
 
+/// What a write that seals its range has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Landing {
+    /// All of its bytes.
+    All,
+    /// Nothing that the fence doesn't know: its bytes came another way, or it has none.
+    Known,
+}
+
 impl AdmittedWrite {
-    /// Seals all of its granted range. The record keeps the time of its admission: each grant that the seal must refuse
-    /// was made before that.
-    pub(crate) fn seal(&self, grant: &Grant) -> Result<(), Fenced> {
+    /// Place of its bytes in the segment.
+    fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+
+    /// Notes that its bytes are there.
+    pub(crate) fn land(&self) {
+        self.lent.fence.land(&self.bytes(), self.range.index, self.times);
+    }
+
+    /// Seals all of its granted range, if each of its bytes is there. The record keeps the time of its admission: each grant
+    /// that the seal must refuse was made before that.
+    fn seal(&self, grant: &Grant, landing: Landing) -> Result<(), Fenced> {
         let GrantedRange { offset, len, index, .. } = self.range;
-        self.lent.fence.seal(offset..offset + len, index, grant.expires, self.times)
+        let landing = if landing == Landing::All { self.bytes() } else { 0..0 };
+        self.lent.fence.seal(offset..offset + len, &landing, index, grant.expires, self.times)
     }
 }
 
@@ -185,42 +207,65 @@ impl ServedMemory {
         }
     }
 
-    /// Counts a write whose bytes are there in `bytes`, and seals its range if there is a grant for that.
+    /// Counts a write whose bytes are there in `bytes`.
+    pub(crate) fn count_write(&self, write: &AdmittedWrite, bytes: &AtomicU64) {
+        Counters::add(&self.counters.writes, 1);
+        Counters::add(bytes, write.len);
+    }
+
+    /// Counts a write whose bytes are there in `bytes`, lands it, and seals its range if there is a grant for that: then it
+    /// returns the receipt.
     pub(crate) async fn end_write(
         &self,
         write: &AdmittedWrite,
         sealing: Option<&Grant>,
         bytes: &AtomicU64,
         until: &mut Option<Instant>,
-    ) -> Result<(), Refusal> {
-        Counters::add(&self.counters.writes, 1);
-        Counters::add(bytes, write.len);
+    ) -> Result<Option<Receipt>, Refusal> {
+        self.count_write(write, bytes);
         match sealing {
-            Some(grant) => Ok(self.seal(write, grant, until).await?),
-            None => Ok(()),
+            Some(grant) => Ok(Some(self.seal(write, grant, Landing::All, until).await?)),
+            None => {
+                write.land();
+                Ok(None)
+            }
         }
     }
 
-    /// Seals the range of a write. Waits for a network card to leave it, which moves bytes of the same put that were asked
-    /// for over another connection; until `until`, as above.
+    /// Seals the range of a write, and returns the receipt. Waits for a network card to leave it, which moves bytes of the
+    /// same put that were asked for over another connection; until `until`, as above.
     pub(crate) async fn seal(
         &self,
         write: &AdmittedWrite,
         grant: &Grant,
+        landing: Landing,
         until: &mut Option<Instant>,
-    ) -> Result<(), Fenced> {
+    ) -> Result<Receipt, Fenced> {
         loop {
             // Created before the attempt, as above.
             let ended = self.transfer_ended.notified();
-            match write.seal(grant) {
+            match write.seal(grant, landing) {
                 Err(Fenced::InTransfer) => {}
-                answer => return answer,
+                sealed => return sealed.map(|()| self.receipt(grant, &write.range)),
             }
             let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
             if tokio::time::timeout_at(until, ended).await.is_err() {
                 return Err(Fenced::InTransfer);
             }
         }
+    }
+
+    /// Returns the receipt of a write that comes again, because its answer was lost, and finds its range sealed.
+    pub(crate) fn sealed_before(&self, grant: &Grant, op: Op) -> Result<Receipt, Refusal> {
+        let (lent, range, times) = self.locate(grant, op)?;
+        let whole = range.offset..range.offset + range.len;
+        lent.fence.seal(whole, &(0..0), range.index, grant.expires, times)?;
+        Ok(self.receipt(grant, &range))
+    }
+
+    /// Computes the receipt of a range that is sealed.
+    fn receipt(&self, grant: &Grant, range: &GrantedRange) -> Receipt {
+        self.receipt_key.receipt(grant.cluster, grant.store, grant.epoch, range)
     }
 
     /// Forgets some of the writes that may be forgotten; returns whether there are more.

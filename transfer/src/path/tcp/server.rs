@@ -109,7 +109,8 @@ impl Exchange<'_> {
             self.socket.discard(op.len).await?;
             // A range is sealed only once its bytes are there. So this is the same write again, whose answer was lost.
             let again = seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
-            self.verdict(if again { Ok(()) } else { Err(refusal) });
+            let verdict = if again { self.served.sealed_before(grant, op).map(Some) } else { Err(refusal) };
+            self.write_verdict(verdict);
         }
         Ok(())
     }
@@ -129,9 +130,9 @@ impl Exchange<'_> {
                     let bytes = &self.served.counters.bytes_written;
                     self.served.end_write(&write, sealing, bytes, &mut self.patience).await
                 }
-                Received::Superseded => self.end_lost(&write, sealing).await,
+                Received::Superseded => self.end_lost(&write, sealing).await.map(Some),
             };
-            self.verdict(verdict);
+            self.write_verdict(verdict);
         }
         Ok(())
     }

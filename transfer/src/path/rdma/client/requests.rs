@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_types::Access;
+use mc_types::{Access, Receipt};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::buffers::Buffers;
@@ -15,7 +15,7 @@ use crate::control::client::pieces::{Buffer, Piece};
 use crate::control::client::{Outcome, Refused, is_for_now};
 use crate::control::wire::{Op, RdmaOp, RdmaRequest, RequestKind};
 use crate::memory::Staging;
-use crate::transport::Seal;
+use crate::transport::{Seal, Written};
 use crate::{ReadBuffer, WriteBuffer};
 
 /// Where the bytes of a turn are, and the staging memory of those that have to be copied.
@@ -68,11 +68,11 @@ impl PairedLink<'_> {
             for ((piece, places), answer) in batch.iter_mut().zip(places).zip(answers) {
                 let staged = staged(piece, places);
                 done.push(match answer {
-                    Ok(()) => {
+                    Ok(_) => {
                         let mut sum = self.link.sums.of_reads();
                         copy_out(&buffers, at, (piece, places), &mut sum).await;
                         good += piece.len;
-                        Ok(sum.finish())
+                        Ok(Written { checksum: sum.finish(), receipt: None })
                     }
                     Err(refused) => Err(refused),
                 });
@@ -146,7 +146,9 @@ impl PairedLink<'_> {
             (client.on_moved)(Access::Write, good);
             moved += good;
             let sums = sums.into_iter().map(Option::unwrap_or_default);
-            done.extend(sums.zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
+            let written =
+                |(checksum, answer): (_, Result<_, _>)| answer.map(|receipt| Written { checksum, receipt });
+            done.extend(sums.zip(answers).map(written));
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
                 break;
             }
@@ -195,7 +197,7 @@ impl PairedLink<'_> {
         let whole = self.link.receiver.reply(batch.id).await?;
         let (mut of_pieces, mut notified) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
         for ops in &batch.ops {
-            let mut answer = whole.clone();
+            let mut answer = whole.clone().map(|()| None);
             if whole.is_ok() {
                 for _ in 0..*ops {
                     answer = answer.and(self.link.receiver.verdict().await?);
@@ -221,7 +223,7 @@ struct Batch {
 
 /// Answers to a batch.
 struct Answers {
-    of_pieces: Vec<Result<(), Refused>>,
+    of_pieces: Vec<Result<Option<Receipt>, Refused>>,
     /// Whether the store also sends a message, if it is a read.
     notified: bool,
 }

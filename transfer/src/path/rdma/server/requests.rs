@@ -330,9 +330,9 @@ impl<'a> ConnectionPair<'a> {
         match carried {
             Ok(()) => {
                 self.pair = Some(pair);
-                let ranges = RdmaOp::decode_all(ops).map(|op| op.op.range);
                 let bytes = &exchange.served.counters.rdma_bytes_written;
-                exchange.end_writes(seal.then_some(grant), ranges, writes, bytes).await;
+                let ops = RdmaOp::decode_all(ops).map(|op| op.op);
+                exchange.end_writes(seal.then_some(grant), ops, writes, bytes).await;
                 Ok(())
             }
             Err(Failed::CutOff) => {
@@ -358,9 +358,11 @@ async fn end_cut_off(
             Err(refusal) => Err(refusal),
             // The cut-off is not about this write. The client sends it again.
             Ok(FetchedWrite { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
-            Ok(FetchedWrite { write, .. }) => exchange.end_lost(&write, seal.then_some(grant)).await,
+            Ok(FetchedWrite { write, .. }) => {
+                exchange.end_lost(&write, seal.then_some(grant)).await.map(Some)
+            }
         };
-        exchange.verdict(verdict);
+        exchange.write_verdict(verdict);
     }
 }
 

@@ -139,9 +139,9 @@ pub(super) async fn write(
     for (write, copied) in writes.iter_mut().filter_map(|write| write.as_mut().ok()).zip(&copies.writes) {
         write.lost = copied.lost.load(Ordering::Relaxed);
     }
-    let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
     let bytes = &exchange.served.counters.shm_bytes_written;
-    exchange.end_writes(seal.then_some(grant), ranges, writes, bytes).await;
+    let ops = AreaOp::decode_all(ops).map(|op| op.op);
+    exchange.end_writes(seal.then_some(grant), ops, writes, bytes).await;
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::checksum::{Checksum, Sums};
 use crate::control::server::{Counters, Refusal, ServedMemory};
 use crate::control::wire::Op;
 use crate::fence::Fenced;
-use crate::transport::{ReadOp, Seal, WriteOp};
+use crate::transport::{ReadOp, Seal, WriteOp, Written};
 
 /// Bytes that are summed and copied in one step: few enough to stay in the cache. A newer write waits for as many.
 const STEP: usize = 128 << 10;
@@ -35,7 +35,7 @@ pub(crate) async fn write(
     ops: &[WriteOp<'_>],
     seal: Seal,
     sums: Sums,
-    answers: &mut Vec<Option<Checksum>>,
+    answers: &mut Vec<Option<Written>>,
 ) {
     let begun = Instant::now();
     let Ok(grant) = served.open_grant(grant, Access::Write) else {
@@ -55,7 +55,7 @@ async fn write_one(
     seal: Seal,
     sums: Sums,
     turn: &mut Turn,
-) -> Result<Checksum, Refusal> {
+) -> Result<Written, Refusal> {
     // One that has to wait for its turn does so at the connection.
     let write = served.admit_write(grant, Op { range: op.range, offset: op.offset, len: op.len() })?;
     let (mut checksum, mut to) = (sums.of_writes(), write.offset);
@@ -71,8 +71,8 @@ async fn write_one(
         turn.after(piece.len()).await;
     }
     let sealing = (seal == Seal::Yes).then_some(grant);
-    served.end_write(&write, sealing, &served.counters.shm_bytes_written, &mut None).await?;
-    Ok(checksum.finish())
+    let receipt = served.end_write(&write, sealing, &served.counters.shm_bytes_written, &mut None).await?;
+    Ok(Written { checksum: checksum.finish(), receipt })
 }
 
 /// Reads a batch into memory that no device may write to. The answers are as those of [`write`].

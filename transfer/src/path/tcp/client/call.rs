@@ -9,12 +9,11 @@ use tokio::time::Instant;
 
 use super::pool::{Pool, Pools, Reuse, Slot, TRANSPORT};
 use super::work::{Turn, Work};
-use crate::checksum::Checksum;
 use crate::control::client::pieces::{self, Piece};
 use crate::control::client::{ConnectError, Failure, Outcome, Refused};
 use crate::control::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::path::{CallContext, PreparedTurn};
-use crate::transport::{Peer, Seal, TransferError};
+use crate::transport::{Peer, Seal, TransferError, Written};
 
 /// Number of failures of a path that the store says can't be taken.
 const NEVER_AGAIN: u32 = u32::MAX;
@@ -67,7 +66,7 @@ impl<'a> TransferCall<'a> {
         &self,
         mut lanes: impl ExactSizeIterator<Item = Work<'b>>,
         ops: usize,
-    ) -> Vec<Result<Checksum, TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         if ops == 0 {
             return Vec::new();
         }
@@ -84,12 +83,11 @@ impl<'a> TransferCall<'a> {
         answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect()
     }
 
-    /// Seals ranges whose bytes are written.
-    pub(super) async fn seal(&self, ranges: &[u32]) -> Vec<Result<(), TransferError>> {
+    /// Seals ranges whose bytes are written; the answers have their receipts.
+    pub(super) async fn seal(&self, ranges: &[u32]) -> Vec<Result<Written, TransferError>> {
         let piece = |(nth, range): (usize, &u32)| Piece::empty(nth, *range, 0);
         let pieces = ranges.iter().enumerate().map(piece).collect();
-        let sealed = self.run(std::iter::once(Work::Write(pieces, Seal::Yes)), ranges.len()).await;
-        sealed.into_iter().map(|sealed| sealed.map(drop)).collect()
+        self.run(std::iter::once(Work::Write(pieces, Seal::Yes)), ranges.len()).await
     }
 
     pub(super) async fn lane<'b>(&self, mut work: Work<'b>) -> Lane<'b> {
@@ -295,19 +293,19 @@ pub(super) struct Lane<'a> {
 
 impl Lane<'_> {
     /// Merges the outcomes of the pieces into those of the operations. Lanes come in the order of their bytes.
-    pub(super) fn merge(self, answers: &mut [Result<Option<Checksum>, TransferError>]) {
+    pub(super) fn merge(self, answers: &mut [Result<Option<Written>, TransferError>]) {
         let Self { work, done, failed, store } = self;
         let mut done = done.into_iter();
         for (op, len) in work.pieces() {
             let outcome = match (done.next(), &failed) {
-                (Some(Ok(checksum)), _) => Ok(checksum),
+                (Some(Ok(written)), _) => Ok(written),
                 (Some(Err(Refused { reason, .. })), _) => Err(TransferError::Refused { store, reason }),
                 (None, Some(failed)) => Err(failed.clone()),
                 (None, None) => continue,
             };
             if let Ok(so_far) = &answers[op] {
-                let combine = |checksum| so_far.map_or(checksum, |so_far| so_far.followed_by(checksum, len));
-                answers[op] = outcome.map(|checksum| Some(combine(checksum)));
+                let combine = |written| so_far.map_or(written, |so_far| so_far.followed_by(written, len));
+                answers[op] = outcome.map(|written| Some(combine(written)));
             }
         }
     }

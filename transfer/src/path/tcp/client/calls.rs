@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mc_types::SealedGrant;
+use mc_types::{Receipt, SealedGrant};
 use tokio::time::Instant;
 
 use super::call::TransferCall;
@@ -13,7 +13,7 @@ use crate::checksum::{Checksum, Sums};
 use crate::control::client::{OutOfBand, TcpOptions, pieces};
 use crate::path::ClientPath;
 use crate::report::{PeerReport, PeerTransport};
-use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp};
+use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp, Written, sealed_after};
 
 /// The connections of a transport, and the calls that it makes over them: with bytes, which may go by the path beside them, and
 /// without, for paths that use other memory.
@@ -23,8 +23,8 @@ pub(crate) struct Calls {
 
 /// Answer to a request whose bytes do not go over the connection.
 pub(crate) struct Answered {
-    /// Answers to the operations.
-    pub(crate) answers: Vec<Result<(), TransferError>>,
+    /// Answers to the operations, with the receipts of the ranges that it has sealed.
+    pub(crate) answers: Vec<Result<Option<Receipt>, TransferError>>,
     /// Reason why some pieces have no answer from the store.
     pub(crate) failed: Option<TransferError>,
     /// Whether the store can't reach the place of some bytes. Then it has written nothing of its request.
@@ -79,7 +79,7 @@ impl Calls {
             ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(ReadBuffer::reborrow)));
         let lanes = pieces::cut(ops, total, call.lanes(count, total), call.longest());
         let lanes = lanes.into_iter().map(Work::Read);
-        call.run(lanes, count).await
+        call.run(lanes, count).await.into_iter().map(|read| read.map(|read| read.checksum)).collect()
     }
 
     /// Writes a batch: see [`crate::Transport::write`].
@@ -90,7 +90,7 @@ impl Calls {
         ops: &[WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> Vec<Result<Checksum, TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         let count = ops.len();
         let total = ops.iter().map(WriteOp::len).sum();
         let call = match TransferCall::new(&self.pools, peer, grant, deadline) {
@@ -108,9 +108,7 @@ impl Calls {
             let good: Vec<usize> = (0..count).filter(|op| answers[*op].is_ok()).collect();
             let ranges: Vec<u32> = good.iter().map(|op| ops[*op].range).collect();
             for (op, sealed) in good.into_iter().zip(call.seal(&ranges).await) {
-                if let Err(error) = sealed {
-                    answers[op] = Err(error);
-                }
+                answers[op] = sealed_after(answers[op].clone(), sealed);
             }
         }
         answers
@@ -123,7 +121,7 @@ impl Calls {
         grant: &SealedGrant,
         ranges: &[u32],
         deadline: Instant,
-    ) -> Vec<Result<(), TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         match TransferCall::new(&self.pools, peer, grant, deadline) {
             Ok(call) => call.seal(ranges).await,
             Err(error) => vec![Err(error); ranges.len()],
@@ -151,7 +149,8 @@ impl Calls {
         let is_settled = !matches!(lane.work, Work::OutOfBand(OutOfBand { in_doubt: true, .. }));
         let (failed, mut answers) = (lane.failed.clone(), vec![Ok(None); ops]);
         lane.merge(&mut answers);
-        let answers = answers.into_iter().map(|answer| answer.map(drop)).collect();
+        let receipt = |written: Option<Written>| written.and_then(|written| written.receipt);
+        let answers = answers.into_iter().map(|answer| answer.map(receipt)).collect();
         Answered { answers, failed, other_way, is_settled }
     }
 }

@@ -5,7 +5,7 @@ use crate::control::client::iovecs::{IoVecs, MAX_PARTS};
 use crate::control::client::pieces::Piece;
 use crate::control::client::{Broken, CACHED, Link, Outcome};
 use crate::control::wire::{KINDS_SINCE, RequestKind, TcpRequest};
-use crate::transport::Seal;
+use crate::transport::{Seal, Written};
 use crate::{ReadBuffer, WriteBuffer};
 
 impl Link {
@@ -26,7 +26,7 @@ impl Link {
                 continue;
             }
             let checksum = self.receiver.receive(piece, self.sums).await?;
-            done.push(self.receiver.verdict().await?.map(|()| checksum));
+            done.push(self.receiver.verdict().await?.map(|_| Written { checksum, receipt: None }));
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Link {
             return Ok(());
         }
         for checksum in checksums {
-            done.push(self.receiver.verdict().await?.map(|()| checksum));
+            done.push(self.receiver.verdict().await?.map(|receipt| Written { checksum, receipt }));
         }
         Ok(())
     }

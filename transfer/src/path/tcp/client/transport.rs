@@ -11,7 +11,7 @@ use crate::control::client::TcpOptions;
 use crate::memory::Areas;
 use crate::path::ClientPath;
 use crate::report::{PeerReport, PeerTransport};
-use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp, Written};
 use crate::{HostMemory, RegisterError, RegisteredMemory, WriteBuffer};
 
 /// Transfers over TCP: pooled connections per store, large batches striped over them.
@@ -71,7 +71,7 @@ impl Transport for TcpTransport {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         Box::pin(self.calls.write(peer, grant, ops, seal, deadline))
     }
 

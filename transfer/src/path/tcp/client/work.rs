@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mc_types::{Access, SealedGrant};
+use mc_types::{Access, Receipt, SealedGrant};
 
 use super::pool::PooledLink;
 use crate::checksum::{Checksum, Sums};
@@ -10,7 +10,7 @@ use crate::control::client::pieces::{self, InArea, Piece};
 use crate::control::client::{Failure, OutOfBand, Outcome, PipedReply, PipedRequest, is_for_now};
 use crate::control::wire::{OP_LEN, Op, RequestKind, TcpRequest};
 use crate::path::{Carried, PreparedTurn, TurnBytes};
-use crate::transport::Seal;
+use crate::transport::{Seal, Written};
 use crate::{ReadBuffer, WriteBuffer};
 
 /// Maximum bytes of a call that shares a connection with others. They are copied once more.
@@ -168,7 +168,10 @@ impl<'a> Work<'a> {
         done: &mut Vec<Outcome>,
     ) {
         let Self::Read(pieces) = self else {
-            done.extend(verdicts.into_iter().zip(checksums).map(|(verdict, sum)| verdict.map(|()| *sum)));
+            let written = |(verdict, &checksum): (Result<Option<Receipt>, _>, &Checksum)| {
+                verdict.map(|receipt| Written { checksum, receipt })
+            };
+            done.extend(verdicts.into_iter().zip(checksums).map(written));
             return;
         };
         let mut rest = &payload[..];
@@ -183,7 +186,7 @@ impl<'a> Work<'a> {
                     rest = later;
                 }
             }
-            done.push(verdict.map(|()| sum.finish()));
+            done.push(verdict.map(|_| Written { checksum: sum.finish(), receipt: None }));
         }
     }
 

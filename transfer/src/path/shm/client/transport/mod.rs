@@ -26,7 +26,7 @@ use crate::memory::{Areas, newest};
 use crate::path::shm::{ShmAccess, socket_name};
 use crate::path::tcp::client::TcpTransport;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
-use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp, Written};
 use crate::{RegisterError, RegisteredMemory, WriteBuffer};
 
 /// The name of this transport.
@@ -244,14 +244,14 @@ impl ShmTransport {
             let mut answers = Vec::with_capacity(ops.len());
             let (mut read, mut unasked) = (0, (0, 0));
             for (op, (checksum, good)) in ops.iter().zip(copied) {
-                let verdict = if good { Ok(()) } else { verdicts.next().unwrap_or_else(unanswered) };
+                let verdict = if good { Ok(None) } else { verdicts.next().unwrap_or_else(unanswered) };
                 if good {
                     unasked = (unasked.0 + 1, unasked.1 + op.len());
                 }
                 if verdict.is_ok() {
                     read += op.len();
                 }
-                answers.push(verdict.map(|()| checksum));
+                answers.push(verdict.map(|_| checksum));
             }
             session.note_reads(unasked.0, unasked.1);
             session.note_moved(read);
@@ -268,7 +268,7 @@ impl ShmTransport {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         if self.access == ShmAccess::Off || !write::is_worth_it(ops) {
             return self.tcp.write(peer, grant, ops, seal, deadline);
         }
@@ -302,7 +302,7 @@ impl Transport for ShmTransport {
         ops: &'a [WriteOp<'_>],
         seal: Seal,
         deadline: Instant,
-    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+    ) -> BoxFuture<'a, Vec<Result<Written, TransferError>>> {
         match self.own(peer) {
             Some(own) => Box::pin(self.write_own(own, peer, grant, (ops, seal), deadline)),
             None => self.write_over(peer, grant, ops, seal, deadline),

@@ -15,7 +15,7 @@ use crate::checksum::Checksum;
 use crate::control::server::{Memory, OwnServer};
 use crate::path::shm::server::own;
 use crate::report::PeerTransport;
-use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp};
+use crate::transport::{self, Peer, ReadOp, Seal, TransferError, WriteOp, Written};
 
 pub(super) struct OwnStore {
     pub(super) store: StoreId,
@@ -57,7 +57,7 @@ impl ShmTransport {
         grant: &SealedGrant,
         (ops, seal): (&[WriteOp<'_>], Seal),
         deadline: Instant,
-    ) -> Vec<Result<Checksum, TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         let mut answers = Vec::with_capacity(ops.len());
         let write = own::write((*server).as_ref(), grant, ops, seal, self.tcp.calls().sums(), &mut answers);
         let in_time = timeout_at(deadline, write).await.is_ok();
@@ -116,21 +116,20 @@ impl ShmTransport {
 }
 
 /// Returns the answers that were complete at the deadline, and a deadline error for each of the others.
-fn late(peer: &Peer, answers: Vec<Option<Checksum>>, ops: usize) -> Vec<Result<Checksum, TransferError>> {
+fn late<T: Clone>(peer: &Peer, answers: Vec<Option<T>>, ops: usize) -> Vec<Result<T, TransferError>> {
     let deadline = || TransferError::Deadline { store: peer.store, address: peer.address() };
     let all = answers.into_iter().chain(std::iter::repeat(None)).take(ops);
     all.map(|answer| answer.ok_or_else(deadline)).collect()
 }
 
 /// Puts the answers of the connection in the places of those that are missing.
-fn merged(
+fn merged<T>(
     peer: &Peer,
-    answers: Vec<Option<Checksum>>,
-    others: Vec<Result<Checksum, TransferError>>,
-) -> Vec<Result<Checksum, TransferError>> {
+    answers: Vec<Option<T>>,
+    others: Vec<Result<T, TransferError>>,
+) -> Vec<Result<T, TransferError>> {
     let mut others = others.into_iter();
     let unanswered = || Err(TransferError::Refused { store: peer.store, reason: "no answer".to_owned() });
-    let merge =
-        |answer: Option<Checksum>| answer.map_or_else(|| others.next().unwrap_or_else(unanswered), Ok);
+    let merge = |answer: Option<T>| answer.map_or_else(|| others.next().unwrap_or_else(unanswered), Ok);
     answers.into_iter().map(merge).collect()
 }

@@ -17,7 +17,7 @@ use crate::path::shm::client::bounce::{BOUNCE, BounceBuffer};
 use crate::path::shm::client::requests::area_writes;
 use crate::path::shm::client::session::Session;
 use crate::path::tcp::client::Answered;
-use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
+use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp, Written, sealed_after};
 
 /// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a bounce buffer.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -57,10 +57,10 @@ impl ShmTransport {
         grant: &SealedGrant,
         (ops, seal): (&[WriteOp<'_>], Seal),
         deadline: Instant,
-    ) -> Vec<Result<Checksum, TransferError>> {
+    ) -> Vec<Result<Written, TransferError>> {
         let until = deadline.min(Instant::now() + PATIENCE);
         let all_parts = self.parts(session, ops, until).await;
-        let mut answers: Vec<Result<Option<Checksum>, TransferError>> = vec![Ok(None); ops.len()];
+        let mut answers: Vec<Result<Option<Written>, TransferError>> = vec![Ok(None); ops.len()];
         let (mut done, mut end) = (vec![false; ops.len()], End::Answered);
         for round in rounds(&all_parts) {
             let with = if seal == Seal::Yes { seal_of(&all_parts, &round) } else { Seal::No };
@@ -77,12 +77,15 @@ impl ShmTransport {
             };
             let (of_round, sums) =
                 self.write_round(peer, grant, (&parts, ops.len()), bounce, with, deadline).await;
-            // A store that can't reach an area has written nothing, and is asked over TCP.
-            let refused =
-                of_round.answers.into_iter().map(|answer| answer.err().filter(|_| !of_round.other_way));
-            for (answer, error) in answers.iter_mut().zip(refused) {
-                if let (Ok(_), Some(error)) = (&answer, error) {
-                    *answer = Err(error);
+            let mut receipts = vec![None; ops.len()];
+            for ((answer, of_round_one), receipt) in
+                answers.iter_mut().zip(of_round.answers).zip(&mut receipts)
+            {
+                match of_round_one {
+                    Ok(sealed) => *receipt = sealed,
+                    // A store that can't reach an area has written nothing, and is asked over TCP.
+                    Err(error) if answer.is_ok() && !of_round.other_way => *answer = Err(error),
+                    Err(_) => {}
                 }
             }
             // See the module: nothing bars a late copy when this call has ended.
@@ -97,10 +100,11 @@ impl ShmTransport {
                 end = End::OtherWay;
                 break;
             }
-            for (part, sum) in parts.iter().zip(sums) {
+            for (part, checksum) in parts.iter().zip(sums) {
                 if let Ok(so_far) = &mut answers[part.op] {
                     let len = part.bytes.len() as u64;
-                    *so_far = Some(so_far.map_or(sum, |so_far| so_far.followed_by(sum, len)));
+                    let written = Written { checksum, receipt: receipts[part.op] };
+                    *so_far = Some(so_far.map_or(written, |so_far| so_far.followed_by(written, len)));
                 }
             }
             if with == seal {
@@ -123,8 +127,8 @@ impl ShmTransport {
             End::Answered => {
                 let ranges: Vec<u32> = open.iter().map(|op| ops[*op].range).collect();
                 let of_seal = self.tcp.calls().seal(peer, grant, &ranges, deadline).await;
-                for (op, error) in open.iter().zip(of_seal).filter_map(|(op, seal)| Some((op, seal.err()?))) {
-                    answers[*op] = Err(error);
+                for (op, sealed) in open.iter().zip(of_seal) {
+                    answers[*op] = sealed_after(answers[*op].clone(), sealed);
                 }
             }
             End::Failed(failed) => open.iter().for_each(|op| answers[*op] = Err(failed.clone())),

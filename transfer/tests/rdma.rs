@@ -230,6 +230,39 @@ async fn no_byte_of_an_older_write_lands_after_a_newer_one_was_admitted() {
     assert!(ended > 0, "none was cut off in the middle");
 }
 
+/// A newer write comes over TCP while an older object is read by RDMA. Without the card's hold on the pass of the read, newer bytes
+/// come along with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a verbs device: tests/rdma/run"]
+async fn no_byte_of_a_newer_write_comes_with_an_older_read() {
+    const SIZE: usize = 16 << 20;
+    let store = store().await;
+    let tcp = TcpTransport::default();
+    let (older, newer) = (vec![1; SIZE], vec![2; SIZE]);
+    let mut refused = 0;
+    for round in 0..16 {
+        let (client, _) = client(false);
+        let (old, new) = (2 * round + 1, 2 * round + 2);
+        write(&tcp, &store.peer(), &sealed(Access::Write, 0, SIZE as u64, old), &older).await.unwrap();
+        let (peer, granted) = (store.peer(), sealed(Access::Read, 0, SIZE as u64, old));
+        let late = tokio::spawn(async move {
+            let mut bytes = vec![0; SIZE];
+            let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
+            let answer = client.read(&peer, &granted, &mut ops, soon()).await.remove(0);
+            (answer.is_ok(), bytes)
+        });
+        // At another moment of the read in each round.
+        tokio::time::sleep(Duration::from_millis(3 * round)).await;
+        write(&tcp, &store.peer(), &sealed(Access::Write, 0, SIZE as u64, new), &newer).await.unwrap();
+        let (is_good, bytes) = late.await.unwrap();
+        assert!(!bytes.contains(&2), "newer bytes came, in round {round}");
+        assert!(!is_good || bytes == older, "round {round}");
+        refused += u64::from(!is_good);
+    }
+    println!("{refused} of 16 reads were refused");
+    assert!(refused > 0, "none was cut off");
+}
+
 #[tokio::test]
 #[ignore = "needs a verbs device: tests/rdma/run"]
 async fn a_store_without_rdma_is_used_over_tcp_or_not_at_all() {

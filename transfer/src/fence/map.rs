@@ -5,9 +5,10 @@ use std::time::Duration;
 use mc_types::ClusterTime;
 use smallvec::SmallVec;
 
-use super::Fenced;
 use super::generations::Generations;
+use super::reads::Reads;
 use super::records::{Owner, Record, Records};
+use super::{Fenced, Supersede};
 
 /// Number of chunks of records that each write searches for old records. A chunk holds more records than a write can
 /// add, so that the backlog shrinks, and few enough that no write pays for all of it.
@@ -19,18 +20,6 @@ const MAX_PARTS: usize = 2048;
 /// Records of a range that is written in order: what has landed, and the rest.
 const PARTS_IN_ORDER: usize = 2;
 
-/// A write's claim to a range, which a later write ends.
-pub(super) trait Supersede: Clone + Default {
-    /// Ends the claim, and returns when everything done under it has stopped, but for devices.
-    fn supersede(&self);
-
-    /// Whether a device may still do something under the claim.
-    fn has_device(&self) -> bool;
-
-    /// Whether anything but the map holds the claim.
-    fn is_in_use(&mut self) -> bool;
-}
-
 /// The highest index per byte, as records that don't overlap, and the writes under way. Pure: callers pass the time.
 ///
 /// A record outlives its writes by minutes, so it holds only what later decisions need. The claims of the writes are
@@ -41,6 +30,7 @@ pub(super) struct FenceMap<P> {
     /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within records of its
     /// index.
     claims: BTreeMap<u64, Claim<P>>,
+    reads: Reads<P>,
     /// Claims of any owner that were ended while a device was still using them. No other write is admitted to such a
     /// range before the device has left it.
     draining: Vec<(Range<u64>, P)>,
@@ -61,6 +51,7 @@ impl<P: Supersede> FenceMap<P> {
             records: Records::new(),
             generations: Generations::new(keep),
             claims: BTreeMap::new(),
+            reads: Reads::new(),
             draining: Vec::new(),
             prune_at: FEW_PASSES,
             horizon: ClusterTime(0),
@@ -69,6 +60,11 @@ impl<P: Supersede> FenceMap<P> {
 
     pub(super) fn records(&self) -> usize {
         self.records.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn reads_under_way(&self) -> usize {
+        self.reads.len()
     }
 
     /// Memory that the records take, in bytes.
@@ -177,6 +173,23 @@ impl<P: Supersede> FenceMap<P> {
         self.check_drained(&range)
     }
 
+    /// Admits a read of `range`, which is that of `index`: returns the claim that a newer write of the range ends, and the number to
+    /// end the read by.
+    pub(super) fn admit_read(
+        &mut self,
+        range: Range<u64>,
+        index: u64,
+        expires: ClusterTime,
+    ) -> Result<(u64, P), Fenced> {
+        self.check_read(range.clone(), index, expires)?;
+        Ok(self.reads.begin(range, index))
+    }
+
+    /// Ends a read that was admitted as `number`.
+    pub(super) fn end_read(&mut self, range: &Range<u64>, number: u64) {
+        self.reads.end(range, number);
+    }
+
     pub(super) fn check_read(
         &self,
         range: Range<u64>,
@@ -263,9 +276,14 @@ impl<P: Supersede> FenceMap<P> {
         pass
     }
 
-    /// Gives a range to an owner, and ends the writes under way that overlap it.
+    /// Gives a range to an owner, and ends the writes under way that overlap it, and the reads of former owners' bytes.
     fn give(&mut self, range: &Range<u64>, owner: Owner, now: ClusterTime) {
         self.supersede(range);
+        self.reads.supersede(range, owner.index(), |bytes, pass| {
+            if pass.has_device() {
+                self.draining.push((bytes, pass.clone()));
+            }
+        });
         self.records.cut_out(range);
         let generation = self.generations.present(now);
         self.records.insert(Record { start: range.start, end: range.end, owner, generation });

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::pace::Pace;
 use super::served::AdmittedWrite;
 use crate::control::wire::WireError;
-use crate::fence::HeldPass;
+use crate::fence::{HeldPass, ReadPass};
 use crate::memory::Segment;
 
 /// Maximum bytes of one receive under write passes: about 50 us, for which a newer write of the same bytes may wait.
@@ -75,6 +75,13 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[AdmittedWrite], done: u64) -> 
         return Ok(None);
     }
     Segment::recv(socket, pieces.iter().map(|(_, segment, offset, len)| (*segment, *offset, *len))).map(Some)
+}
+
+/// Sends once, at most `len` bytes.
+fn send_zeros(socket: BorrowedFd<'_>, len: u64) -> io::Result<usize> {
+    static ZEROS: [u8; 16 << 10] = [0; _];
+    let zeros = ZEROS.get(..usize::try_from(len).unwrap_or(usize::MAX)).unwrap_or(&ZEROS);
+    Ok(rustix::net::send(socket, zeros, SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE)?)
 }
 
 /// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment.
@@ -192,16 +199,21 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends `len` bytes of `segment`. When it returns, the kernel holds copies of all of them.
+    /// Sends `len` bytes of `segment`. Each is sent under the read's pass; once that is lost, zeros follow up to the length, which
+    /// the peer was promised. When it returns, the kernel holds copies of all of them.
     pub(crate) async fn send_segment(
         &mut self,
         segment: &Segment,
         offset: u64,
         len: u64,
+        pass: &ReadPass<'_>,
     ) -> Result<(), Closed> {
         let mut done = 0;
         while done < len {
-            let send = || segment.send(self.stream.as_fd(), offset + done, SEND_CHUNK.min(len - done));
+            let send = || match pass.hold() {
+                Some(_held) => segment.send(self.stream.as_fd(), offset + done, SEND_CHUNK.min(len - done)),
+                None => send_zeros(self.stream.as_fd(), len - done),
+            };
             match self.stream.try_io(Interest::WRITABLE, send) {
                 Ok(n) => {
                     done += n as u64;

@@ -54,17 +54,17 @@ impl Exchange<'_> {
             }
         };
         let start = range.offset + op.offset;
-        let bytes = start..start + op.len;
-        if let Err(fenced) = lent.fence.check_read(bytes.clone(), range.index, grant.expires) {
-            self.verdict(Err(fenced.into()));
-            return Ok(());
-        }
+        let pass = match lent.fence.admit_read(start..start + op.len, range.index, grant.expires) {
+            Ok(pass) => pass,
+            Err(fenced) => {
+                self.verdict(Err(fenced.into()));
+                return Ok(());
+            }
+        };
         self.verdict(Ok(()));
         self.flush(true).await?;
-        self.socket.send_segment(&lent.segment, start, op.len).await?;
-        // The second half of the seqlock, after the last byte was copied out of the segment. The server has promised a
-        // length, so it sends superseded bytes to the end and then refuses them.
-        let good = lent.fence.check_read(bytes, range.index, grant.expires);
+        self.socket.send_segment(&lent.segment, start, op.len, &pass).await?;
+        let good = pass.check();
         Counters::add(&self.served.counters.bytes_read, op.len);
         if good.is_ok() {
             Counters::add(&self.served.counters.reads, 1);

@@ -1,20 +1,20 @@
 //! Requests whose bytes go by RDMA. See [`crate::path::rdma`].
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_types::Grant;
+use mc_types::{Grant, GrantedRange};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::end::{Direction, Failed, Part, StoreEnd};
+use crate::authority::Times;
 use crate::blocking_drop::BlockingDrop;
 use crate::control::server::{
     AdmittedWrite, Closed, Counters, Exchange, FetchedWrite, Lent, Refusal, ServedMemory, Socket,
 };
 use crate::control::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp, RdmaRequest};
-use crate::fence::CutOff;
+use crate::fence::{CutOff, DeviceHold, Fenced, ReadPass};
 use crate::memory::{NoRdma, Rdma};
 use crate::path::{PermittedRequest, ServerPath};
 use crate::transport::Seal;
@@ -42,13 +42,6 @@ struct Pair {
 pub(crate) struct ConnectionPair<'a> {
     pairs: &'a Pairs,
     pair: Option<BlockingDrop<Pair>>,
-}
-
-/// A read that the fence has admitted.
-struct Reading {
-    lent: Arc<Lent>,
-    bytes: Range<u64>,
-    index: u64,
 }
 
 /// Reports of progress that a client gets before the reply to its request.
@@ -115,20 +108,20 @@ impl Pairs {
     }
 }
 
-/// Finds the bytes of a read and checks it, and adds it to `parts`.
-fn begin_read(
-    served: &ServedMemory,
+/// Admits a read and gives the card its hold on the bytes, and adds them to `parts`.
+fn begin_read<'l>(
     grant: &Grant,
     read: RdmaOp,
-    end: &StoreEnd,
+    located: &'l Result<(Arc<Lent>, GrantedRange, Times), Refusal>,
+    (end, cut_off): (&StoreEnd, &Arc<CutOff>),
     parts: &mut Vec<Part>,
-) -> Result<Reading, Refusal> {
-    let (lent, range, _) = served.locate(grant, read.op)?;
+) -> Result<(ReadPass<'l>, DeviceHold), Refusal> {
+    let (lent, range, _) = located.as_ref().map_err(Refusal::clone)?;
     let start = range.offset + read.op.offset;
-    let bytes = start..start + read.op.len;
-    lent.fence.check_read(bytes.clone(), range.index, grant.expires)?;
-    add_parts(end, &lent, (start, read.op.len), &read, parts)?;
-    Ok(Reading { lent, bytes, index: range.index })
+    let pass = lent.fence.admit_read(start..start + read.op.len, range.index, grant.expires)?;
+    let hold = pass.hold_for_device(cut_off).ok_or(Fenced::Ended { index: range.index })?;
+    add_parts(end, lent, (start, read.op.len), &read, parts)?;
+    Ok((pass, hold))
 }
 
 /// Adds a range to the `parts` for the card.
@@ -221,29 +214,32 @@ impl<'a> ConnectionPair<'a> {
             exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
         };
+        let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
+        let located: Vec<_> =
+            RdmaOp::decode_all(ops).map(|op| exchange.served.locate(grant, op.op)).collect();
         let (mut parts, mut reads, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for op in RdmaOp::decode_all(ops) {
-            let read = begin_read(exchange.served, grant, op, &pair.end, &mut parts);
+        for (op, located) in RdmaOp::decode_all(ops).zip(&located) {
+            let read = begin_read(grant, op, located, (&pair.end, &cut_off), &mut parts);
             if let Err(refusal @ Refusal::OtherWay(_)) = read {
                 self.pair = Some(pair);
                 exchange.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
                 return Ok(());
             }
-            kept.extend(read.as_ref().ok().map(|read| read.lent.clone()));
-            reads.push(read);
-        }
-        self.carry_to_client(exchange, pair, &parts, kept, (ops, id)).await?;
-        for read in reads {
-            // The second half of the seqlock, after the card has read the last byte.
-            let good = read.and_then(|Reading { lent, bytes, index }| {
-                lent.fence.check_read(bytes.clone(), index, grant.expires)?;
-                Ok(bytes.end - bytes.start)
+            let read = read.map(|(pass, hold)| {
+                kept.push((hold, located.as_ref().ok().map(|(lent, ..)| lent.clone())));
+                pass
             });
-            if let Ok(len) = good {
+            reads.push((read, op.op.len));
+        }
+        self.carry_to_client(exchange, pair, (&parts, kept, &cut_off), (ops, id)).await?;
+        for (read, len) in reads {
+            // After the card has read the last byte.
+            let good = read.and_then(|pass| Ok(pass.check()?));
+            if good.is_ok() {
                 Counters::add(&exchange.served.counters.reads, 1);
                 Counters::add(&exchange.served.counters.rdma_bytes_read, len);
             }
-            exchange.verdict(good.map(drop));
+            exchange.verdict(good);
         }
         Ok(())
     }
@@ -257,7 +253,9 @@ impl<'a> ConnectionPair<'a> {
         };
         let part = |op: RdmaOp| pair.end.probe_part(op.op.len, (op.address, op.key));
         let parts: Vec<Part> = RdmaOp::decode_all(ops).map(part).collect();
-        self.carry_to_client(exchange, pair, &parts, (), (ops, id)).await?;
+        // No write ever signals this.
+        let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
+        self.carry_to_client(exchange, pair, (&parts, (), &cut_off), (ops, id)).await?;
         (0..count).for_each(|_| exchange.verdict(Ok(())));
         Ok(())
     }
@@ -267,16 +265,12 @@ impl<'a> ConnectionPair<'a> {
         &mut self,
         exchange: &mut Exchange<'_>,
         mut pair: BlockingDrop<Pair>,
-        parts: &[Part],
-        kept: K,
+        (parts, kept, cut_off): (&[Part], K, &CutOff),
         (ops, id): (&[u8], u64),
     ) -> Result<(), Closed> {
-        // A read holds no pass, so no write ever signals this.
-        let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
         let (gone, reports) = (exchange.socket.gone(), Reports::new(exchange));
         let waits = (exchange.served.timeouts.stall, || reports.send());
-        let carried =
-            pair.end.carry(Direction::ToClient(id as u32), parts, kept, &cut_off, gone, waits).await;
+        let carried = pair.end.carry(Direction::ToClient(id as u32), parts, kept, cut_off, gone, waits).await;
         let rest = reports.rest();
         exchange.out.splice(0..0, rest);
         match carried {
@@ -285,7 +279,14 @@ impl<'a> ConnectionPair<'a> {
                 Ok(())
             }
             Err(Failed::Device(why)) => failed(exchange, ops, why).await,
-            Err(Failed::Gone | Failed::CutOff) => Err(Closed::ByPeer),
+            Err(Failed::CutOff) => {
+                // Without its pair the client gets no message after the bytes. Over TCP it hears which are superseded.
+                let why = "a newer write took a range that it was reading".to_owned();
+                exchange.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
+                exchange.flush(false).await?;
+                Err(Closed::Rdma)
+            }
+            Err(Failed::Gone) => Err(Closed::ByPeer),
         }
     }
 

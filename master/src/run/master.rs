@@ -153,9 +153,10 @@ impl Master {
                 shown.retire();
                 raft.ask_to_leave();
             }
+            let led = raft.membership_view().map(|view| view.term);
             hand_over(raft).await;
             if self.ephemeral.is_some() {
-                match tokio::time::timeout(LEAVE, leave(raft)).await {
+                match tokio::time::timeout(LEAVE, leave(raft, led)).await {
                     Ok(true) => self.mark(services.coordinator.cluster()).await,
                     Ok(false) => tracing::info!(
                         "this master stops as it is, with its data: the others would be too few without its vote, or it \

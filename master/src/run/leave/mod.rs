@@ -34,11 +34,11 @@ pub(super) async fn hand_over(raft: &RaftNode) {
 /// A master that asks may become leader meanwhile. It hands over to one that stays, once in each term. Where all others ask,
 /// too, or do not take over, it lets others go while enough remain, and stops with its vote. If it handed over to one that
 /// asks, leadership would circle between them until all have stopped.
-pub(super) async fn leave(raft: &RaftNode) -> bool {
+///
+/// `tried` is the term in which the caller has handed over, or tried to.
+pub(super) async fn leave(raft: &RaftNode, mut tried: Option<u64>) -> bool {
     tracing::info!("this master asks for its vote to be taken before it stops");
     let (mut spared_at, mut voted) = (Instant::now(), false);
-    // The caller has tried in the term in which this begins.
-    let mut tried = raft.membership_view().map(|view| view.term);
     loop {
         if let Some(view) = raft.membership_view()
             && tried != Some(view.term)

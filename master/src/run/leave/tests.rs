@@ -29,7 +29,7 @@ async fn a_voter_leaves_when_its_vote_is_taken() {
     let (pool, leads, follows) = started().await;
     let node = pool.node(follows);
     node.ask_to_leave();
-    let (left, ()) = tokio::join!(leave(&node), release(&pool, leads, node.node_id()));
+    let (left, ()) = tokio::join!(leave(&node, None), release(&pool, leads, node.node_id()));
     assert!(left);
 }
 
@@ -41,7 +41,7 @@ async fn a_master_that_has_no_vote_does_not_leave_although_its_place_is_reserved
     node.ask_to_leave();
     release(&pool, leads, node.node_id()).await;
     until("its place is reserved", async || node.departure() == Departure::Left).await;
-    assert!(!leave(&node).await);
+    assert!(!leave(&node, None).await);
 }
 
 /// A leader takes no vote from itself.
@@ -60,7 +60,7 @@ async fn a_master_that_is_elected_while_it_leaves_hands_over_again() {
         .await;
     };
     tokio::select! {
-        left = leave(&node) => panic!("it ended as {left} while it led"),
+        left = leave(&node, None) => panic!("it ended as {left} while it led"),
         () = elected => {}
     }
 }

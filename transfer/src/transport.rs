@@ -76,7 +76,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Joins it with the write of the `len` bytes that follow. One of the two has sealed the range, or none.
+    /// Joins it with the write of the `len` bytes that follow. If both have sealed the range, they have the same receipt.
     pub(crate) fn followed_by(self, next: Self, len: u64) -> Self {
         let checksum = self.checksum.followed_by(next.checksum, len);
         Self { checksum, receipt: next.receipt.or(self.receipt) }

@@ -20,8 +20,8 @@
 //! Since version 2 there are requests of kind 1:
 //!
 //! - A write that seals: once the bytes of an operation are in the store's memory, its whole granted range is sealed, and
-//!   later writes under the same grant are refused. It is refused if a byte of the range was not written, by this or an
-//!   earlier request over whatever connection. A write of no bytes seals alone. A write that comes again, because its
+//!   later writes under the same grant are refused. It is refused if a byte of the range was not written, by this operation or
+//!   an earlier one over whatever connection. A write of no bytes seals alone. A write that comes again, because its
 //!   answer was lost, finds its range sealed and is answered as if it were the first.
 //! - A read that was done already, past the store: the reply has one verdict for each operation, on whether the bytes
 //!   that were read before the request are good.

@@ -15,10 +15,12 @@ use super::{Fenced, Supersede};
 const SWEPT_PER_WRITE: usize = 1;
 /// Number of claims up to which those of finished writes are kept.
 const FEW_PASSES: usize = 64;
-/// Records that the bytes of one range may be in while some have not landed: writes in any order leave gaps.
-const MAX_PARTS: usize = 2048;
-/// Records of a range that is written in order: what has landed, and the rest.
-const PARTS_IN_ORDER: usize = 2;
+/// Maximum number of records of one range while some of its bytes have not landed: writes in any order leave gaps. Each of those
+/// writes looks at all of them.
+const MAX_PARTS: usize = 8192;
+/// Number of records of one range for which there is always room, so that a put that was admitted can end: what has landed and
+/// what has not, for each of four connections.
+const SPARE_PARTS: usize = 8;
 
 /// The highest index per byte, as records that don't overlap, and the writes under way. Pure: callers pass the time.
 ///
@@ -31,8 +33,8 @@ pub(super) struct FenceMap<P> {
     /// index.
     claims: BTreeMap<u64, Claim<P>>,
     reads: Reads<P>,
-    /// Claims of any owner that were ended while a device was still using them. No other write is admitted to such a
-    /// range before the device has left it.
+    /// Claims of any owner, of writes and reads, that were ended while a device was still using them. No other write is
+    /// admitted to such a range before the device has left it.
     draining: Vec<(Range<u64>, P)>,
     /// Number of claims at which those of finished writes are dropped.
     prune_at: usize,
@@ -42,6 +44,8 @@ pub(super) struct FenceMap<P> {
 
 struct Claim<P> {
     end: u64,
+    /// Generation in which the records of the range were last renewed.
+    renewed: u32,
     pass: P,
 }
 
@@ -96,34 +100,59 @@ impl<P: Supersede> FenceMap<P> {
         }
         match highest {
             Some(by) if by > index => return Err(Fenced::Superseded { index, by }),
-            Some(by) if by == index => return self.join(&range, index, now, room),
+            Some(by) if by == index => return self.join(&range, index, now),
             _ if after > before + room => return Err(Fenced::Full),
             _ => {}
         }
         // It has the range from here on, so that the ended writes can't come back. If it has to wait, it joins itself later.
         self.give(&range, Owner::open(index), now);
         self.check_drained(&range)?;
-        Ok(self.claim(range))
+        let generation = self.generations.present(now);
+        Ok(self.claim(range, generation))
     }
 
-    /// Notes that `bytes` of a range that `index` was admitted to have landed. Those that it has lost meanwhile have not.
-    /// It may take two records more than there is room for, which a later write pays for.
-    pub(super) fn land(&mut self, bytes: &Range<u64>, index: u64, now: ClusterTime) {
+    /// Notes that `bytes` of a `range` that `index` was admitted to have landed. Those that it has lost meanwhile have not.
+    /// Notes nothing if the records of the range would be too many, or more than `room` for others than the first few.
+    pub(super) fn land(
+        &mut self,
+        range: &Range<u64>,
+        bytes: &Range<u64>,
+        index: u64,
+        now: ClusterTime,
+        room: usize,
+    ) -> Result<(), Fenced> {
         if bytes.is_empty() {
-            return;
+            return Ok(());
         }
         let open = Owner::open(index);
-        let parts: SmallVec<[Range<u64>; 1]> = self
-            .records
-            .overlapping(bytes)
-            .filter(|&Record { owner, .. }| owner == open)
-            .map(|record| record.start.max(bytes.start)..record.end.min(bytes.end))
-            .collect();
+        let (mut parts, mut added) = (SmallVec::<[Range<u64>; 1]>::new(), 0);
+        for record in self.records.overlapping(bytes).filter(|&Record { owner, .. }| owner == open) {
+            added += usize::from(record.start < bytes.start) + usize::from(bytes.end < record.end);
+            parts.push(record.start.max(bytes.start)..record.end.min(bytes.end));
+        }
+        if added > 0 {
+            // One that goes on where landed bytes end, or up to where they begin, becomes one record with them.
+            let landed = |at: u64| {
+                let owner = self.records.overlapping(&(at..at + 1)).next().map(|record| record.owner);
+                owner == Some(Owner::landed(index))
+            };
+            let left = bytes.start > range.start && landed(bytes.start - 1);
+            let right = bytes.end < range.end && landed(bytes.end);
+            added = added.saturating_sub(usize::from(left) + usize::from(right));
+        }
+        if added > 0 {
+            match added + self.records.overlapping(range).take(MAX_PARTS).count() {
+                MAX_PARTS.. => return Err(Fenced::Parts { index }),
+                parts if parts > SPARE_PARTS && added > room => return Err(Fenced::Full),
+                _ => {}
+            }
+        }
         let generation = self.generations.present(now);
         for Range { start, end } in parts {
             self.records.cut_out(&(start..end));
             self.records.insert(Record { start, end, owner: Owner::landed(index), generation });
         }
+        Ok(())
     }
 
     /// Ends the writing of a range that `index` was admitted to, if each of its bytes has landed: of those in `landing`
@@ -134,8 +163,8 @@ impl<P: Supersede> FenceMap<P> {
         range: Range<u64>,
         landing: &Range<u64>,
         index: u64,
-        expires: ClusterTime,
-        now: ClusterTime,
+        (expires, now): (ClusterTime, ClusterTime),
+        room: usize,
     ) -> Result<(), Fenced> {
         if expires <= self.horizon {
             return Err(Fenced::Forgotten);
@@ -164,7 +193,7 @@ impl<P: Supersede> FenceMap<P> {
             return Err(Fenced::Forgotten);
         }
         if missing > 0 {
-            self.land(landing, index, now);
+            self.land(&range, landing, index, now, room)?;
             return Err(Fenced::Incomplete { index, missing });
         }
         if open {
@@ -226,8 +255,15 @@ impl<P: Supersede> FenceMap<P> {
     ///
     /// Adjacent ranges of one index share records, so these may be longer than the range. A master never grants a range that
     /// lies partly in records of its index.
-    fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime, room: usize) -> Result<P, Fenced> {
+    fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime) -> Result<P, Fenced> {
         self.check_drained(range)?;
+        let generation = self.generations.present(now);
+        // A claim ends when its range is given away or sealed.
+        if let Some(claim) = self.claims.get(&range.start)
+            && (claim.end, claim.renewed) == (range.end, generation)
+        {
+            return Ok(claim.pass.clone());
+        }
         let overlap = Err(Fenced::Overlap { index });
         let (mut owned, mut starts) = (0, SmallVec::<[u64; 4]>::new());
         for record in self.records.overlapping(range).filter(|record| record.owner.index() == index) {
@@ -240,15 +276,11 @@ impl<P: Supersede> FenceMap<P> {
         if owned < range.end - range.start {
             return overlap;
         }
-        // Bytes that land add two records at most.
-        match starts.len() {
-            ..=PARTS_IN_ORDER => {}
-            MAX_PARTS.. => return Err(Fenced::Parts { index }),
-            _ if room < 2 => return Err(Fenced::Full),
-            _ => {}
-        }
-        let pass = match self.claims.get(&range.start).filter(|claim| claim.end == range.end) {
-            Some(claim) => claim.pass.clone(),
+        let pass = match self.claims.get_mut(&range.start).filter(|claim| claim.end == range.end) {
+            Some(claim) => {
+                claim.renewed = generation;
+                claim.pass.clone()
+            }
             None => {
                 let others: SmallVec<[u64; 4]> = overlapping(&self.claims, range).collect();
                 for start in others {
@@ -257,22 +289,21 @@ impl<P: Supersede> FenceMap<P> {
                     }
                     self.claims.remove(&start);
                 }
-                self.claim(range.clone())
+                self.claim(range.clone(), generation)
             }
         };
-        let generation = self.generations.present(now);
         starts.into_iter().for_each(|start| self.records.renew(start, generation));
         Ok(pass)
     }
 
-    /// Adds a claim to a range that has none, and returns it.
-    fn claim(&mut self, range: Range<u64>) -> P {
+    /// Adds a claim to a range that has none and whose records are of this generation, and returns it.
+    fn claim(&mut self, range: Range<u64>, renewed: u32) -> P {
         if self.claims.len() >= self.prune_at {
             self.claims.retain(|_, claim| claim.pass.is_in_use());
             self.prune_at = FEW_PASSES.max(2 * self.claims.len());
         }
         let pass = P::default();
-        self.claims.insert(range.start, Claim { end: range.end, pass: pass.clone() });
+        self.claims.insert(range.start, Claim { end: range.end, renewed, pass: pass.clone() });
         pass
     }
 
@@ -302,7 +333,7 @@ impl<P: Supersede> FenceMap<P> {
         }
     }
 
-    /// Refuses a range where a device is still at an ended write.
+    /// Refuses a range where a device is still at an ended write or read.
     fn check_drained(&mut self, range: &Range<u64>) -> Result<(), Fenced> {
         self.draining.retain(|(_, pass)| pass.has_device());
         let overlaps = |(there, _): &(Range<u64>, P)| there.start < range.end && range.start < there.end;
@@ -643,14 +674,14 @@ mod tests {
                 let Some(range) = ranges.iter().find(|range| range.contains(&start)) else { continue };
                 write(&mut map, range.clone(), 5, 0).expect("it is not sealed");
                 let bytes = start..range.end.min(start + len);
-                map.land(&bytes, 5, ClusterTime(0));
+                map.land(range, &bytes, 5, ClusterTime(0), ROOM).unwrap();
                 landed[bytes.start as usize..bytes.end as usize].fill(true);
                 prop_assert!(map.records() <= LEN as usize);
             }
             for range in ranges {
                 let bytes = &landed[range.start as usize..range.end as usize];
                 let missing = bytes.iter().filter(|landed| !**landed).count() as u64;
-                let sealed = map.seal(range.clone(), &(0..0), 5, ClusterTime(1), ClusterTime(0));
+                let sealed = map.seal(range.clone(), &(0..0), 5, (ClusterTime(1), ClusterTime(0)), ROOM);
                 let expected = if missing == 0 { Ok(()) } else { Err(Fenced::Incomplete { index: 5, missing }) };
                 prop_assert_eq!(sealed, expected);
             }
@@ -659,24 +690,29 @@ mod tests {
 
     #[test]
     fn writes_in_any_order_leave_a_bounded_number_of_gaps_and_those_in_order_need_no_room() {
+        const LEN: u64 = 40_000;
         let mut map = map();
         let now = (ClusterTime(0), ClusterTime(0));
-        let admit = |map: &mut FenceMap<Flag>, room| map.admit_write(0..20_000, 5, ClusterTime(1), now, room);
-        admit(&mut map, 1).unwrap();
+        map.admit_write(0..LEN, 5, ClusterTime(1), now, 1).unwrap();
+        let land =
+            |map: &mut FenceMap<Flag>, bytes, room| map.land(&(0..LEN), &bytes, 5, ClusterTime(0), room);
         for nth in 0..1_000 {
-            admit(&mut map, 0).expect("in order");
-            map.land(&(nth * 2..nth * 2 + 2), 5, ClusterTime(0));
+            land(&mut map, nth * 2..nth * 2 + 2, 0).expect("in order");
         }
         assert_eq!(map.records(), 2);
-        map.land(&(2_001..2_002), 5, ClusterTime(0));
-        assert_eq!(admit(&mut map, 1).unwrap_err(), Fenced::Full, "a gap");
-        for nth in 1_001..2_023 {
-            admit(&mut map, 2).unwrap();
-            map.land(&(nth * 2 + 1..nth * 2 + 2), 5, ClusterTime(0));
+        for nth in 1..4 {
+            land(&mut map, nth * 10_000..nth * 10_000 + 10, 0).expect("over a few connections");
         }
-        assert_eq!(admit(&mut map, ROOM).unwrap_err(), Fenced::Parts { index: 5 });
-        map.land(&(2_000..20_000), 5, ClusterTime(0));
-        assert_eq!(map.seal(0..20_000, &(0..0), 5, ClusterTime(1), ClusterTime(0)), Ok(()));
+        assert_eq!(land(&mut map, 5_000..5_001, 1), Err(Fenced::Full), "a gap takes two records");
+        assert_eq!(map.records(), SPARE_PARTS, "nothing was noted");
+        // All are admitted before any lands, as those of one request by RDMA are.
+        let landed = (0..MAX_PARTS as u64)
+            .filter(|nth| land(&mut map, nth * 4 + 2_001..nth * 4 + 2_002, ROOM).is_ok());
+        assert!(landed.count() < MAX_PARTS / 2 + 20 && map.records() < MAX_PARTS, "{}", map.records());
+        assert_eq!(land(&mut map, 39_000..39_001, ROOM), Err(Fenced::Parts { index: 5 }));
+        land(&mut map, 2_000..2_001, 0).expect("a gap that is closed");
+        land(&mut map, 0..LEN, 0).unwrap();
+        assert_eq!(map.seal(0..LEN, &(0..0), 5, (ClusterTime(1), ClusterTime(0)), 0), Ok(()));
         assert_eq!(map.records(), 1);
     }
 

@@ -113,12 +113,11 @@ pub(crate) enum Fenced {
     Incomplete { index: u64, missing: u64 },
     /// The put has written to the range in an order that leaves too many gaps.
     #[error(
-        "the writes of allocation {index} have left more than a thousand gaps in the range: write it in order, or in longer \
-         pieces"
+        "the writes of allocation {index} leave more than 4,000 gaps in the range: write it in order, or in longer pieces"
     )]
     Parts { index: u64 },
-    /// A network card still moves bytes of an earlier write to the range. It was told to stop.
-    #[error("a network card still moves bytes of an earlier write to the range: try again")]
+    /// A network card still moves bytes of an earlier write or read of the range. It was told to stop.
+    #[error("a network card still moves bytes of an earlier write or read of the range: try again")]
     InTransfer,
     /// There is no memory for another record until older ones may be forgotten.
     #[error(
@@ -298,10 +297,16 @@ impl Fence {
         Ok(pass)
     }
 
-    /// Notes that `bytes` have landed, of a range that `index` was admitted to write. The caller has written all of them
+    /// Notes that `bytes` have landed, of a `range` that `index` was admitted to write. The caller has written all of them
     /// under its pass.
-    pub(crate) fn land(&self, bytes: &Range<u64>, index: u64, times: Times) {
-        self.change(|map| map.land(bytes, index, times.now));
+    pub(crate) fn land(
+        &self,
+        range: &Range<u64>,
+        bytes: &Range<u64>,
+        index: u64,
+        times: Times,
+    ) -> Result<(), Fenced> {
+        self.change(|map| map.land(range, bytes, index, times.now, self.budget.room()))
     }
 
     /// Seals `range` for `index`, which was admitted to write it, if all of its bytes have landed. Those of `landing` have,
@@ -314,7 +319,7 @@ impl Fence {
         expires: ClusterTime,
         times: Times,
     ) -> Result<(), Fenced> {
-        self.change(|map| map.seal(range, landing, index, expires, times.now))
+        self.change(|map| map.seal(range, landing, index, (expires, times.now), self.budget.room()))
     }
 
     /// Drops some of the records that may be forgotten; returns whether there are more.
@@ -459,8 +464,8 @@ mod tests {
         let missing = |missing| Err(Fenced::Incomplete { index: 5, missing });
         fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         assert_eq!(try_seal(&no_bytes), missing(100), "nothing was written");
-        fence.land(&(0..40), 5, at(0));
-        fence.land(&(30..40), 5, at(0));
+        fence.land(&(0..100), &(0..40), 5, at(0)).unwrap();
+        fence.land(&(0..100), &(30..40), 5, at(0)).unwrap();
         assert_eq!(try_seal(&no_bytes), missing(60), "bytes that are written twice count once");
         assert_eq!(try_seal(&(60..100)), missing(20));
         fence.admit_write(0..100, 5, LATER, at(0)).expect("a seal that is refused seals nothing");
@@ -472,10 +477,10 @@ mod tests {
     fn bytes_that_a_newer_put_took_have_not_landed() {
         let fence = fence();
         fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        fence.land(&(0..100), 5, at(0));
+        fence.land(&(0..100), &(0..100), 5, at(0)).unwrap();
         fence.admit_write(40..60, 6, LATER, at(0)).unwrap();
         // Its writer still believes that it has the range.
-        fence.land(&(0..100), 5, at(0));
+        fence.land(&(0..100), &(0..100), 5, at(0)).unwrap();
         let (lost, open) =
             (Fenced::Superseded { index: 5, by: 6 }, Fenced::Incomplete { index: 6, missing: 20 });
         assert_eq!(seal(&fence, 0..100, 5), Err(lost));

@@ -7,8 +7,8 @@ use super::Supersede;
 pub(super) struct Reads<P> {
     /// By first byte, and by number.
     under_way: BTreeMap<(u64, u64), Read<P>>,
-    /// No read under way is longer.
-    longest: u64,
+    /// Number of reads of each length.
+    lengths: BTreeMap<u64, usize>,
     next: u64,
 }
 
@@ -21,15 +21,12 @@ struct Read<P> {
 
 impl<P: Supersede> Reads<P> {
     pub(super) fn new() -> Self {
-        Self { under_way: BTreeMap::new(), longest: 0, next: 0 }
+        Self { under_way: BTreeMap::new(), lengths: BTreeMap::new(), next: 0 }
     }
 
     /// Adds a read of bytes of `index`; returns its number and its pass.
     pub(super) fn begin(&mut self, range: Range<u64>, index: u64) -> (u64, P) {
-        if self.under_way.is_empty() {
-            self.longest = 0;
-        }
-        self.longest = self.longest.max(range.end.saturating_sub(range.start));
+        *self.lengths.entry(range.end.saturating_sub(range.start)).or_default() += 1;
         let (number, pass) = (self.next, P::default());
         self.next += 1;
         self.under_way.insert((range.start, number), Read { end: range.end, index, pass: pass.clone() });
@@ -44,6 +41,13 @@ impl<P: Supersede> Reads<P> {
     /// Removes a read.
     pub(super) fn end(&mut self, range: &Range<u64>, number: u64) {
         self.under_way.remove(&(range.start, number));
+        let len = range.end.saturating_sub(range.start);
+        if let Some(count) = self.lengths.get_mut(&len) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&len);
+            }
+        }
     }
 
     /// Ends the reads of bytes of a lower index than `index` that overlap `range`, and passes each to `ended`.
@@ -51,7 +55,8 @@ impl<P: Supersede> Reads<P> {
         if range.is_empty() {
             return;
         }
-        let from = range.start.saturating_sub(self.longest);
+        let longest = self.lengths.last_key_value().map_or(0, |(len, _)| *len);
+        let from = range.start.saturating_sub(longest);
         for (&(start, _), read) in self.under_way.range((from, 0)..(range.end, 0)) {
             if read.end > range.start && read.index < index {
                 read.pass.supersede();

@@ -100,8 +100,7 @@ impl<'a> Exchange<'a> {
             let outcome = match (write, sealing) {
                 (Ok(FetchedWrite { write, lost: false }), _) => {
                     // Before any of them seals the range that they share.
-                    write.land();
-                    Ok(Fetched::Now(write))
+                    write.land().map(|()| Fetched::Now(write)).map_err(Refusal::from)
                 }
                 (Ok(FetchedWrite { write, lost: true }), _) => {
                     self.end_lost(&write, sealing).await.map(Fetched::Before)

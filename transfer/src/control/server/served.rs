@@ -99,8 +99,9 @@ impl AdmittedWrite {
     }
 
     /// Notes that its bytes are there.
-    pub(crate) fn land(&self) {
-        self.lent.fence.land(&self.bytes(), self.range.index, self.times);
+    pub(crate) fn land(&self) -> Result<(), Fenced> {
+        let GrantedRange { offset, len, index, .. } = self.range;
+        self.lent.fence.land(&(offset..offset + len), &self.bytes(), index, self.times)
     }
 
     /// Seals all of its granted range, if each of its bytes is there. The record keeps the time of its admission: each grant
@@ -226,7 +227,7 @@ impl ServedMemory {
         match sealing {
             Some(grant) => Ok(Some(self.seal(write, grant, Landing::All, until).await?)),
             None => {
-                write.land();
+                write.land()?;
                 Ok(None)
             }
         }

@@ -18,8 +18,8 @@ use crate::memory::Segment;
 pub(crate) const RECV_CHUNK: u64 = 256 << 10;
 /// Maximum number of writes that one receive fills.
 pub(crate) const MAX_TOGETHER: usize = 64;
-/// Maximum bytes of one send.
-const SEND_CHUNK: u64 = 1 << 20;
+/// Maximum bytes of one send under a read's pass, for the same reason.
+const SEND_CHUNK: u64 = 256 << 10;
 /// Bytes after which a connection that never has to wait yields to the others.
 const TURN: usize = 4 << 20;
 /// Number of requests after which it yields, however small they are.

@@ -107,7 +107,7 @@ impl Exchange<'_> {
                 }
             }
             self.socket.discard(op.len).await?;
-            // A range is sealed only once its bytes are there. So this is the same write again, whose answer was lost.
+            // The fence seals a range only once its bytes are there. So this is the same write again, whose answer was lost.
             let again = seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
             let verdict = if again { self.served.sealed_before(grant, op).map(Some) } else { Err(refusal) };
             self.write_verdict(verdict);

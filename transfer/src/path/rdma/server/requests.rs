@@ -150,10 +150,7 @@ impl ServerPath for ConnectionPair<'_> {
                 exchange.verdict(Ok(()));
                 self.probe(exchange, ops, id).await?;
             }
-            RdmaRequest::Read => {
-                exchange.verdict(Ok(()));
-                self.reads(exchange, grant, ops, id).await?;
-            }
+            RdmaRequest::Read => self.reads(exchange, grant, ops, id).await?,
             RdmaRequest::Write(seal) => {
                 exchange.verdict(Ok(()));
                 self.writes(exchange, grant, ops, seal == Seal::Yes).await?;
@@ -211,6 +208,7 @@ impl<'a> ConnectionPair<'a> {
     ) -> Result<(), Closed> {
         // Put back if all goes well.
         let Some(pair) = self.pair.take() else {
+            exchange.verdict(Ok(()));
             exchange.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
         };
@@ -222,6 +220,7 @@ impl<'a> ConnectionPair<'a> {
             let read = begin_read(grant, op, located, (&pair.end, &cut_off), &mut parts);
             if let Err(refusal @ Refusal::OtherWay(_)) = read {
                 self.pair = Some(pair);
+                exchange.verdict(Ok(()));
                 exchange.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
                 return Ok(());
             }
@@ -231,7 +230,20 @@ impl<'a> ConnectionPair<'a> {
             });
             reads.push((read, op.op.len));
         }
-        self.carry_to_client(exchange, pair, (&parts, kept, &cut_off), (ops, id)).await?;
+        match self.carry_to_client(exchange, pair, (&parts, kept, &cut_off), id).await {
+            Ok(()) => exchange.verdict(Ok(())),
+            Err(Failed::CutOff) => {
+                // Refused as a whole, because without its pair the client gets no message after the bytes. It asks again.
+                exchange.verdict(Err(Refusal::CutOff));
+                exchange.flush(false).await?;
+                return Err(Closed::Rdma);
+            }
+            Err(Failed::Device(why)) => {
+                exchange.verdict(Ok(()));
+                return failed(exchange, ops, why).await;
+            }
+            Err(Failed::Gone) => return Err(Closed::ByPeer),
+        }
         for (read, len) in reads {
             // After the card has read the last byte.
             let good = read.and_then(|pass| Ok(pass.check()?));
@@ -255,7 +267,11 @@ impl<'a> ConnectionPair<'a> {
         let parts: Vec<Part> = RdmaOp::decode_all(ops).map(part).collect();
         // No write ever signals this.
         let cut_off = CutOff::new(exchange.served.transfer_ended.clone());
-        self.carry_to_client(exchange, pair, (&parts, (), &cut_off), (ops, id)).await?;
+        match self.carry_to_client(exchange, pair, (&parts, (), &cut_off), id).await {
+            Ok(()) => {}
+            Err(Failed::Device(why)) => return failed(exchange, ops, why).await,
+            Err(Failed::Gone | Failed::CutOff) => return Err(Closed::ByPeer),
+        }
         (0..count).for_each(|_| exchange.verdict(Ok(())));
         Ok(())
     }
@@ -266,28 +282,17 @@ impl<'a> ConnectionPair<'a> {
         exchange: &mut Exchange<'_>,
         mut pair: BlockingDrop<Pair>,
         (parts, kept, cut_off): (&[Part], K, &CutOff),
-        (ops, id): (&[u8], u64),
-    ) -> Result<(), Closed> {
+        id: u64,
+    ) -> Result<(), Failed> {
         let (gone, reports) = (exchange.socket.gone(), Reports::new(exchange));
         let waits = (exchange.served.timeouts.stall, || reports.send());
         let carried = pair.end.carry(Direction::ToClient(id as u32), parts, kept, cut_off, gone, waits).await;
         let rest = reports.rest();
         exchange.out.splice(0..0, rest);
-        match carried {
-            Ok(()) => {
-                self.pair = Some(pair);
-                Ok(())
-            }
-            Err(Failed::Device(why)) => failed(exchange, ops, why).await,
-            Err(Failed::CutOff) => {
-                // Without its pair the client gets no message after the bytes. Over TCP it hears which are superseded.
-                let why = "a newer write took a range that it was reading".to_owned();
-                exchange.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
-                exchange.flush(false).await?;
-                Err(Closed::Rdma)
-            }
-            Err(Failed::Gone) => Err(Closed::ByPeer),
+        if carried.is_ok() {
+            self.pair = Some(pair);
         }
+        carried
     }
 
     /// Reads from the client's memory.

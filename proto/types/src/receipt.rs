@@ -1,17 +1,15 @@
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{ClusterId, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 
 /// Version of what a receipt is computed over, its first byte.
 const RECEIPT_FORMAT: u8 = 1;
-/// What receipts' keys are derived for: no other key is derived with these words.
+/// Context from which receipt keys are derived. No other key has the same context.
 const RECEIPT_KEYS: &str = "mc 2026-11 receipts of written ranges";
 
 /// A store's proof that every byte of a granted range was written by the put that the range was allocated for, and can't be
 /// changed by it any more. It is the same each time the store gives it.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy)]
 pub struct Receipt([u8; Self::LEN]);
 
 /// Key of a store's receipts. Nothing else is computed with it.

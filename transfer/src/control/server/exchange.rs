@@ -126,7 +126,7 @@ impl<'a> Exchange<'a> {
                     match sealing {
                         Some(grant) => self
                             .served
-                            .seal(&write, grant, Landing::Known, &mut self.patience)
+                            .seal(&write, grant, Landing::None, &mut self.patience)
                             .await
                             .map(Some)
                             .map_err(Refusal::from),
@@ -147,7 +147,7 @@ impl<'a> Exchange<'a> {
     ) -> Result<Receipt, Refusal> {
         let ended = Err(Fenced::Ended { index: write.range.index }.into());
         let Some(grant) = sealing else { return ended };
-        match self.served.seal(write, grant, Landing::Known, &mut self.patience).await {
+        match self.served.seal(write, grant, Landing::None, &mut self.patience).await {
             Ok(receipt) => Ok(receipt),
             Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
             Err(_) => ended,

@@ -83,13 +83,13 @@ pub(crate) struct AdmittedWrite {
     pub(crate) times: Times,
 }
 
-/// What a write that seals its range has brought.
+/// Bytes of a sealing write that the fence has not noted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Landing {
     /// All of its bytes.
     All,
-    /// Nothing that the fence doesn't know: its bytes came another way, or it has none.
-    Known,
+    /// None: they were noted before, or by another write.
+    None,
 }
 
 impl AdmittedWrite {

@@ -208,7 +208,8 @@ impl HeartbeatSession {
     }
 }
 
-/// A store's open stream in one term. Its end makes the store suspect at once, unless this master ended it.
+/// A store's open stream in one term. Its end makes the store suspect at once, unless this master ended it: it may go on
+/// answering reads for a moment while it stops.
 struct OpenStream {
     stores: Arc<Stores>,
     leading: Arc<Leading>,
@@ -231,7 +232,7 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        match self.let_go {
+        match self.let_go || self.stores.coordinator.is_stopping() {
             true => self.leading.liveness.let_go(self.store, self.leading.elapsed()),
             false => self.leading.liveness.closed(self.store),
         }

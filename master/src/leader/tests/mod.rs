@@ -1,4 +1,5 @@
 mod refused;
+mod streams;
 pub(crate) mod upgrade;
 
 use mc_index::{Endpoint, MountStore};

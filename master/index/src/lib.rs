@@ -40,9 +40,10 @@ pub use bounds::bound;
 #[doc(hidden)]
 pub use bounds::use_small_bounds;
 pub use command::{
-    CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, Pin, PlacedReplica,
-    PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy, ReadPolicyError, RemoveItem, Request,
-    Response, Settings, Stamp, StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
+    CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PROOFS_SINCE, Pin,
+    PlacedReplica, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy,
+    ReadPolicyError, RemoveItem, Request, Response, Settings, Stamp, StartKey, TenantPolicy,
+    TenantPolicyError, reuse_epoch,
 };
 pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};

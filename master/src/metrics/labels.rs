@@ -131,7 +131,7 @@ impl From<&Op> for Proposed {
     fn from(op: &Op) -> Self {
         match op {
             Op::PutStart { .. } => Self::PutStart,
-            Op::PutEnd { .. } => Self::PutEnd,
+            Op::PutEnd { .. } | Op::PutEndProven { .. } => Self::PutEnd,
             Op::PutRevoke { .. } => Self::PutRevoke,
             Op::Remove { .. } | Op::RemoveAll { .. } | Op::DropReplicas { .. } => Self::Remove,
             Op::Evict { .. } => Self::Evict,

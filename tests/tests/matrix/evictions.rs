@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use mc_client::{Admin, ByteSize};
-use mc_index::{Command, Op};
+use mc_index::{Command, Op, PutEndItem};
 use mc_log::{EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
 use mc_tests::checker::Digest;
 use mc_tests::{Cluster, ClusterBuilder, Ledger, Logged, Mix, Workload, tenant_key, until};
@@ -106,8 +106,11 @@ pub(crate) async fn logged(cluster: &mut Cluster) -> (Vec<Logged>, Needs) {
         needs.applied(&evicted, replay.state());
         let name = |it: &Evicted| tenant_key(&it.tenant, &it.key);
         logged.extend(evicted.iter().map(|it| Logged::Evicted(name(it), Digest(it.object.checksum))));
-        if let Op::PutEnd { items } = op {
-            logged.extend(items.iter().map(|item| Logged::Written(Digest(item.checksum))));
+        let written = |end: &PutEndItem| Logged::Written(Digest(end.checksum));
+        match op {
+            Op::PutEnd { items } => logged.extend(items.iter().map(written)),
+            Op::PutEndProven { items } => logged.extend(items.iter().map(|item| written(&item.end))),
+            _ => {}
         }
     }
     (logged, needs)

@@ -358,9 +358,9 @@ async fn settings_are_changed_for_all_masters_and_survive_the_leader() {
     let (code, said) = run(&["upgrade", "finish"]).await;
     assert!(code == 2 && said.contains("does not answer"), "{code}: {said}");
     let (code, said) = run(&["upgrade", "status"]).await;
-    assert!(code == 1 && said.contains("cluster version 2"), "{code}: {said}");
+    assert!(code == 1 && said.contains("cluster version 3"), "{code}: {said}");
     cluster.masters[leader].start();
     cluster.ready().await;
     let (code, said) = mcctl(&cluster, &["upgrade", "finish"]).await;
-    assert!(code == 0 && said.contains("the cluster version is 2 already"), "{code}: {said}");
+    assert!(code == 0 && said.contains("the cluster version is 3 already"), "{code}: {said}");
 }

@@ -56,7 +56,13 @@ impl State {
                 if items.len() > MAX_ITEMS {
                     return Response::PutEnded(vec![PutEnded::refused(Code::InvalidParams); items.len()]);
                 }
-                Response::PutEnded(self.put_end(&entry, items))
+                Response::PutEnded(self.put_end(&entry, items, |item| (item, None)))
+            }
+            Op::PutEndProven { items } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::PutEnded(vec![PutEnded::refused(Code::InvalidParams); items.len()]);
+                }
+                Response::PutEnded(self.put_end(&entry, items, |item| (&item.end, Some(item.index))))
             }
             Op::PutRevoke { puts } => {
                 if puts.len() > MAX_ITEMS {
@@ -182,6 +188,7 @@ fn items(op: &Op) -> usize {
     match op {
         Op::PutStart { items, .. } => items.len(),
         Op::PutEnd { items } => items.len(),
+        Op::PutEndProven { items } => items.len(),
         Op::PutRevoke { puts } => puts.len(),
         Op::Remove { items, .. } | Op::DropReplicas { items, .. } => items.len(),
         Op::Evict { items, .. } => items.len(),

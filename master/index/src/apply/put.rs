@@ -138,13 +138,20 @@ impl State {
         if self.is_at_cap() { Err(Code::NoAvailableHandle) } else { Ok(()) }
     }
 
-    pub(crate) fn put_end(&mut self, entry: &EntryFacts<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
+    /// Ends puts. `facts` returns the end that an item asks for, and the log index of the allocation that was proven to be
+    /// written, if it was.
+    pub(crate) fn put_end<T>(
+        &mut self,
+        entry: &EntryFacts<'_>,
+        items: &[T],
+        facts: impl Fn(&T) -> (&PutEndItem, Option<u64>),
+    ) -> Vec<PutEnded> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut answers = Vec::with_capacity(items.len());
         for group in items.chunks(PREFETCHED) {
-            prefetch(group.iter().map(|item| self.puts.prefetch(item.put)));
-            prefetch(group.iter().map(|item| self.objects.prefetch(item.key)));
-            answers.extend(group.iter().map(|item| self.end_one(entry, item, &suspects)));
+            prefetch(group.iter().map(|item| self.puts.prefetch(facts(item).0.put)));
+            prefetch(group.iter().map(|item| self.objects.prefetch(facts(item).0.key)));
+            answers.extend(group.iter().map(|item| self.end_one(entry, facts(item), &suspects)));
         }
         answers
     }
@@ -152,12 +159,15 @@ impl State {
     fn end_one(
         &mut self,
         entry: &EntryFacts<'_>,
-        item: &PutEndItem,
+        (item, proven): (&PutEndItem, Option<u64>),
         suspects: &BTreeSet<StoreId>,
     ) -> PutEnded {
         let gone = PutEnded::refused(Code::PutGone);
+        let is_proven = |put: &Put| {
+            proven.is_none_or(|index| put.replicas.iter().all(|replica| replica.placed.index == index))
+        };
         let put = match self.known_put(entry.now, item.put) {
-            Some(PutState::InFlight(put)) if put.key.hash() == item.key => put,
+            Some(PutState::InFlight(put)) if put.key.hash() == item.key && is_proven(&put) => put,
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
             // The record of an ended put is forgotten at its deadline, or earlier when its shard is full. The object

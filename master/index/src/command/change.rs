@@ -1,6 +1,6 @@
 use mc_types::Code;
 
-use super::{Command, Op, Response};
+use super::{Command, Op, PutEnded, Response};
 use crate::key::KeyHash;
 
 /// Change of the visible objects by one entry, for an eviction order that follows the log.
@@ -20,8 +20,10 @@ impl Change {
     pub fn of(command: &Command, response: &Response) -> Option<Self> {
         match (&command.op, response) {
             (Op::PutEnd { items }, Response::PutEnded(answers)) => {
-                let stored = items.iter().zip(answers).filter(|(_, answer)| answer.code == Code::Ok);
-                Some(Self::Put(stored.map(|(item, _)| item.key).collect()))
+                Some(Self::stored(items.iter().map(|item| item.key), answers))
+            }
+            (Op::PutEndProven { items }, Response::PutEnded(answers)) => {
+                Some(Self::stored(items.iter().map(|item| item.end.key), answers))
             }
             (Op::Remove { tenant, items }, Response::Codes(codes)) => {
                 let removed = items.iter().zip(codes).filter(|(_, code)| **code == Code::Ok);
@@ -29,6 +31,11 @@ impl Change {
             }
             _ => None,
         }
+    }
+
+    fn stored(keys: impl Iterator<Item = KeyHash>, answers: &[PutEnded]) -> Self {
+        let stored = keys.zip(answers).filter(|(_, answer)| answer.code == Code::Ok);
+        Self::Put(stored.map(|(key, _)| key).collect())
     }
 
     /// Number of keys.

@@ -19,13 +19,15 @@ use serde::{Deserialize, Serialize};
 
 pub use change::Change;
 pub use op::{
-    Endpoint, EvictItem, MountStore, Op, PutEndItem, PutStartItem, RemoveItem, StartKey, reuse_epoch,
+    Endpoint, EvictItem, MountStore, Op, ProvenEnd, PutEndItem, PutStartItem, RemoveItem, StartKey,
+    reuse_epoch,
 };
 pub use pin::Pin;
 pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
 pub use settings::{
-    CLUSTER_VERSION, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError,
+    CLUSTER_VERSION, PROOFS_SINCE, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy,
+    TenantPolicyError,
 };
 
 pub(crate) const COMMAND_FORMAT: u8 = 8;
@@ -110,6 +112,7 @@ fn room(op: &Op) -> usize {
             items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
         }
         Op::PutEnd { items } => items.len() * 56,
+        Op::PutEndProven { items } => items.len() * 64,
         Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
             items.iter().map(|item| item.key.len() + 32).sum()
         }
@@ -143,6 +146,9 @@ mod tests {
         for op in [
             Op::PutStart { tenant: String::new(), items: keys().map(start).collect() },
             Op::PutEnd { items: keys().map(end).collect() },
+            Op::PutEndProven {
+                items: keys().map(|key| ProvenEnd { end: end(key), index: u64::MAX / 2 }).collect(),
+            },
             Op::PutRevoke { puts: keys().map(|key| put(&key)).collect() },
             Op::Remove { tenant: String::new(), items: keys().map(remove).collect() },
             Op::Evict { items: keys().map(evict).collect(), reuse_at: now },

@@ -116,6 +116,12 @@ pub enum Op {
     SetSettings(Settings),
     /// Raise the cluster version; lower or equal ones do nothing.
     SetClusterVersion(u32),
+    /// Make puts visible whose stores have proven that they wrote them: from cluster version 3 on, a leader ends no others.
+    /// Answers `Response::PutEnded`.
+    PutEndProven {
+        /// The puts.
+        items: Vec<ProvenEnd>,
+    },
 }
 
 /// Length of an epoch of reuse: the precision with which the index knows the last use of an object.
@@ -208,6 +214,16 @@ impl PutEndItem {
     pub fn new(put: PutId, key: KeyHash, checksum: u64) -> Self {
         Self { put, key, checksum, failed: SmallVec::new(), reuse_at: ClusterTime(0) }
     }
+}
+
+/// The end of one object's put, with what the leader has seen proven.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvenEnd {
+    /// The end.
+    pub end: PutEndItem,
+    /// Log index of the allocation whose replicas are proven to be written, but for the failed ones. A put id can lapse and
+    /// start anew between the leader's check and this entry. Then its allocation has another index, and the end is refused.
+    pub index: u64,
 }
 
 /// One object to remove.

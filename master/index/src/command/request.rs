@@ -2,8 +2,8 @@ use bytes::Bytes;
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
 use super::{
-    EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RemoveItem, Response,
-    Settings, Stamp, encode,
+    EvictItem, MountStore, Op, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RemoveItem,
+    Response, Settings, Stamp, encode,
 };
 use crate::key::KeyHash;
 
@@ -135,6 +135,12 @@ impl Request<Vec<PutEnded>> {
     pub fn put_end(items: Vec<PutEndItem>) -> Self {
         Self { op: Op::PutEnd { items }, answer: ended }
     }
+
+    /// Ends puts that were proven to be written; one answer an item.
+    #[must_use]
+    pub fn put_end_proven(items: Vec<ProvenEnd>) -> Self {
+        Self { op: Op::PutEndProven { items }, answer: ended }
+    }
 }
 
 impl Request<Vec<Code>> {
@@ -227,6 +233,7 @@ mod tests {
         assert_eq!(answered(|| Request::sweep(1)), (true, false));
         assert_eq!(answered(|| Request::put_start(tenant(), vec![])), (true, false));
         assert_eq!(answered(|| Request::put_end(vec![])), (true, false));
+        assert_eq!(answered(|| Request::put_end_proven(vec![])), (true, false));
         assert_eq!(answered(|| Request::put_revoke(vec![PutId(1)])), (true, false));
         assert_eq!(answered(|| Request::remove(tenant(), vec![item()])), (true, false));
         assert_eq!(answered(|| Request::evict(vec![], ClusterTime(0))), (true, false));

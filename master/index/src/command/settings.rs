@@ -13,7 +13,12 @@ use serde::{Deserialize, Serialize};
 ///
 /// - 1: the first version.
 /// - 2: fixes of what `apply` answers, each beside the code that asks for the version.
-pub const CLUSTER_VERSION: u32 = 2;
+/// - 3: a put becomes visible only if its stores have proven that they wrote it ([`PROOFS_SINCE`]).
+pub const CLUSTER_VERSION: u32 = 3;
+
+/// Cluster version from which leaders end a put only if its stores have proven that they wrote it, by an
+/// [`Op::PutEndProven`](super::Op::PutEndProven).
+pub const PROOFS_SINCE: u32 = 3;
 
 /// Replicated settings: everything that changes the answers of `apply` or of a leader. Formation seeds them from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,9 @@
 use crate::golden::assert_golden;
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem,
-    Quota, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State, TenantPolicy,
+    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, ProvenEnd, PutEndItem,
+    PutStartItem, Quota, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
+    TenantPolicy,
 };
 use mc_types::{
     ClusterTime, Code, GrantKey, PinAction, PutId, PutMode, Ratio, Replication, SegmentEpoch, StoreId,
@@ -146,6 +147,21 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("sweep", Op::Sweep { limit: 4096 }),
         ("set_settings", Op::SetSettings(settings())),
         ("set_cluster_version", Op::SetClusterVersion(300)),
+        (
+            "put_end_proven",
+            Op::PutEndProven {
+                items: vec![ProvenEnd {
+                    end: PutEndItem {
+                        put: PutId(u128::MAX),
+                        key: KeyHash::of("tenant", b"key"),
+                        checksum: u64::MAX,
+                        failed: [0, 255, 3][..].into(),
+                        reuse_at: ClusterTime(40_000),
+                    },
+                    index: 7 << 32 | 9,
+                }],
+            },
+        ),
     ];
     let stamp = |seed| Stamp {
         now: ClusterTime(1_700_000),

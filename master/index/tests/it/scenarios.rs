@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
-use mc_index::{KeyHash, MountStore, Op, Pin, PutEndItem, PutStartItem, Quota, Response, Settings};
+use mc_index::{
+    KeyHash, MountStore, Op, Pin, ProvenEnd, PutEndItem, PutStartItem, Quota, Response, Settings,
+};
 use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PinAction, PutId, PutMode, StoreId};
 
 const MIB: u64 = 1 << 20;
@@ -161,6 +163,25 @@ fn deadlines_end_puts_whoever_asks() {
     rig.put(3, "k", 10);
     assert_eq!(rig.revoke(3), Code::InvalidWrite);
     assert_eq!(rig.version("k"), Some(3));
+}
+
+/// A put that lapses after the leader's check and starts anew, before its end is applied.
+#[test]
+fn an_end_that_was_proven_for_an_earlier_allocation_ends_no_later_one_of_the_same_put() {
+    let mut rig = Rig::with_stores(&[MIB]);
+    let prove = |rig: &mut Rig, index| {
+        let items = vec![ProvenEnd { end: end(1, "k"), index }];
+        let Response::PutEnded(ended) = rig.apply(Op::PutEndProven { items }) else { panic!() };
+        ended[0].code
+    };
+    let first = rig.start(start(1, "k", 64)).replicas[0].index;
+    assert_eq!(rig.revoke(1), Code::Ok);
+    let second = rig.start(start(1, "k", 64)).replicas[0].index;
+    assert_eq!(prove(&mut rig, first), Code::PutGone);
+    assert_eq!(rig.version("k"), None, "nobody has written it");
+    assert_eq!(prove(&mut rig, second), Code::Ok);
+    // Its end is repeated when the put is not in flight any more.
+    assert_eq!(prove(&mut rig, 0), Code::Ok);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Work of applying one entry, for each operation and for the worst case of each that is known.
 
-use mc_index::{EvictItem, KeyHash, Op, PutStartItem, Quota, RemoveItem, Settings};
+use mc_index::{EvictItem, KeyHash, Op, ProvenEnd, PutStartItem, Quota, RemoveItem, Settings};
 use mc_types::{ClusterTime, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
 
 use super::fleet::{
-    EACH, FIRST_DEADLINE, Fleet, SEGMENTS, SIZE, STORES, TENANTS, end, key, mount, put, tenant,
+    EACH, FIRST_DEADLINE, Fleet, SEGMENTS, SIZE, STORES, TENANTS, allocated, end, key, mount, put, tenant,
 };
 
 /// Steps of an entry without items: a look at the next deadlines, and at the ended puts of 16 shards.
@@ -26,6 +26,7 @@ fn most(op: &Op) -> u64 {
             Op::SetSettings(_) | Op::SetClusterVersion(_) => ITEM,
             Op::PutStart { items, .. } => items.len() as u64 * ITEM,
             Op::PutEnd { items } => items.len() as u64 * ITEM,
+            Op::PutEndProven { items } => items.len() as u64 * ITEM,
             Op::PutRevoke { puts } => puts.len() as u64 * ITEM,
             Op::Remove { items, .. } | Op::DropReplicas { items, .. } => items.len() as u64 * ITEM,
             Op::Evict { items, .. } => items.len() as u64 * ITEM,
@@ -54,7 +55,13 @@ fn next(op: Option<&Op>) -> Option<Op> {
             Op::PutStart { tenant: tenant(), items: (1..=20).map(start).collect() }
         }
         Some(Op::PutStart { .. }) => Op::PutEnd { items: (EACH..2 * EACH).map(|n| end(1, n)).collect() },
-        Some(Op::PutEnd { .. }) => Op::PutRevoke { puts: (0..TENANTS / 10).map(|n| put(n, EACH)).collect() },
+        Some(Op::PutEnd { .. }) => {
+            let proven = |n| ProvenEnd { end: end(2, n), index: allocated(2) };
+            Op::PutEndProven { items: (EACH..2 * EACH).map(proven).collect() }
+        }
+        Some(Op::PutEndProven { .. }) => {
+            Op::PutRevoke { puts: (0..TENANTS / 10).map(|n| put(n, EACH)).collect() }
+        }
         Some(Op::PutRevoke { .. }) => {
             Op::Remove { tenant: tenant(), items: first(EACH / 2).map(removed).collect() }
         }

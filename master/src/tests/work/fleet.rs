@@ -2,7 +2,7 @@
 
 use mc_index::{
     CLUSTER_VERSION, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Response, Settings,
-    Stamp, State, steps_of,
+    Stamp, State, allocation_order, steps_of,
 };
 use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
 
@@ -112,4 +112,10 @@ impl Fleet {
 /// The end of a tenant's `n`th put.
 pub(super) fn end(of: u64, n: u64) -> PutEndItem {
     PutEndItem::new(put(of, n), KeyHash::of(&tenant(of), &key(n)), 0)
+}
+
+/// Log index of the allocations of a tenant's puts.
+pub(super) fn allocated(of: u64) -> u64 {
+    // The settings, the version and the stores come first, then two entries for each tenant.
+    allocation_order(1, 2 + STORES + 2 * (of + 1))
 }

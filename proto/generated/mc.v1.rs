@@ -474,7 +474,7 @@ pub struct BatchPutEndReply {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutEndResult {
-    /// OK, PUT_GONE. OBJECT_ALREADY_EXISTS: another put-if-absent of the key ended first; its value stays, which is a success.
+    /// OK, PUT_GONE, NOT_PROVEN. OBJECT_ALREADY_EXISTS: another put-if-absent of the key ended first; its value stays, which is a success.
     /// TRANSFER_FAIL: no replica was written to a store that is still mounted.
     #[prost(int32, tag = "1")]
     pub code: i32,

@@ -18,8 +18,8 @@ use super::round::{PendingPut, PutItem, PutStep, StartRefusal, StartedPut, Write
 use crate::call::{CallError, Repeat, RevokeOnDrop, id_bytes};
 use crate::config::LONGEST;
 use crate::core::{
-    Core, Cost, IN_FLIGHT, Keep, cut, device_error, error_of_this_client, item_error, nonsense,
-    representatives,
+    Core, Cost, IN_FLIGHT, Keep, cut, device_error, error_of_this_client, item_error, item_error_with,
+    nonsense, representatives,
 };
 use crate::local::LocalPut;
 use crate::placement::{Granted, Place, grants, places};
@@ -467,6 +467,12 @@ impl<'c> PutBatch<'c> {
                         && Instant::now() < self.deadline =>
                 {
                     rounds.push(PutStep::Again(put.another()));
+                }
+                Ok(Code::NotProven) => {
+                    self.core.revokes.add(&[put.put]);
+                    let why = "no store has given a receipt for the bytes: stores of older builds give none, upgrade them";
+                    let error = item_error_with("put end", Code::NotProven, why);
+                    rounds.push(PutStep::Done(put.at, Err(error)));
                 }
                 _ => rounds.push(PutStep::Done(put.at, Err(item_error("put end", result.code)))),
             }

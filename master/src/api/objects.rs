@@ -14,7 +14,7 @@ use mc_types::{
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
     Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
-    Placement, Preference, PutTimes, Refusal, RemovalPage, RemoveObject, StoreGrant,
+    Placement, Preference, PutTimes, PutToEnd, Refusal, RemovalPage, RemoveObject, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -220,10 +220,11 @@ pub(super) async fn put_end(
     let put = |item: &v1::PutEndItem| {
         let key = KeyHash::of(&request.tenant, &item.key);
         let failed = item.failed_replicas.iter().map(|place| u8::try_from(*place).unwrap_or(u8::MAX));
-        Ok(PutEndItem {
+        let end = PutEndItem {
             failed: failed.collect(),
             ..PutEndItem::new(put_id(&item.put_id)?, key, item.checksum)
-        })
+        };
+        Ok(PutToEnd { end, receipts: item.receipts.clone() })
     };
     let puts = request.items.iter().map(put).collect::<Result<_, Refusal>>()?;
     Ok(v1::BatchPutEndReply { results: put_end_results(objects.put_end(puts).await?) })

@@ -29,7 +29,7 @@ pub(crate) use members::{
 };
 pub(crate) use objects::{
     Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
-    Placement, Preference, RemovalPage, RemoveObject, StoreGrant, keep_room,
+    Placement, Preference, PutToEnd, RemovalPage, RemoveObject, StoreGrant, keep_room,
 };
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use settings::{Configuration, Replicated, SetFirst, TenantState, Tenants};

@@ -100,6 +100,8 @@ codes! {
     DiskNearlyFull = -2012, "DISK_NEARLY_FULL";
     /// The group has [`MAX_GROUP_MEMBERS`](crate::MAX_GROUP_MEMBERS) members.
     GroupFull = -2013, "GROUP_FULL";
+    /// No store of the put has proven that it wrote the bytes.
+    NotProven = -2014, "NOT_PROVEN";
 }
 
 impl fmt::Display for Code {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_client::{Peer, PeerEndpoint, ReadOp, Seal, SealedGrant, TransferError, Transport, WriteOp};
+use mc_client::{Peer, PeerEndpoint, ReadOp, Seal, SealedGrant, TransferError, Transport, WriteOp, Written};
 use mc_proto::v1;
 use mc_tests::Cluster;
 use mc_transfer::{Checksum, TcpTransport};
-use mc_types::{ClusterId, Code, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, Code, PutId, Receipt, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::client_fakes::transport::FakeTransport;
@@ -88,13 +88,13 @@ impl Pool {
         (Code::try_from(result.code).unwrap(), self.places(&result.replicas, &reply.grants))
     }
 
-    async fn end(&self, put: PutId, key: &str, failed_replicas: &[u32]) -> Code {
+    async fn end(&self, put: PutId, key: &str, failed_replicas: &[u32], receipts: &[Receipt]) -> Code {
         let item = v1::PutEndItem {
             put_id: bytes(put),
             key: Bytes::copy_from_slice(key.as_bytes()),
             checksum: Checksum::of(VALUE).0,
             failed_replicas: failed_replicas.to_vec(),
-            receipts: Bytes::new(),
+            receipts: receipts.iter().flat_map(|receipt| receipt.to_bytes()).collect(),
         };
         let request =
             v1::BatchPutEndRequest { caller: self.leader.caller(), items: vec![item], ..Default::default() };
@@ -124,14 +124,14 @@ impl Pool {
         Code::try_from(reply.results[0].code).unwrap()
     }
 
-    async fn write(&self, place: &Place, seal: Seal) -> Result<Checksum, TransferError> {
+    async fn write(&self, place: &Place, seal: Seal) -> Result<Written, TransferError> {
         self.write_bytes(place, VALUE, seal).await
     }
 
-    async fn write_bytes(&self, place: &Place, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
+    async fn write_bytes(&self, place: &Place, bytes: &[u8], seal: Seal) -> Result<Written, TransferError> {
         let ops = [WriteOp { range: place.range, offset: 0, from: vec![bytes.into()] }];
         let answers = self.transport.write(&place.peer, &place.grant, &ops, seal, soon()).await;
-        answers[0].clone().map(|written| written.checksum)
+        answers[0].clone()
     }
 
     async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Vec<u8>, TransferError> {
@@ -165,10 +165,13 @@ impl Pool {
             (PutId::from_bytes(&item.put_id).unwrap(), String::from_utf8(item.key.to_vec()).unwrap());
         let (code, places) = self.start(item).await;
         assert_eq!(code, Code::Ok);
+        let mut receipts = Vec::new();
         for place in &places {
-            assert_eq!(self.write(place, Seal::Yes).await.unwrap(), Checksum::of(VALUE));
+            let written = self.write(place, Seal::Yes).await.unwrap();
+            assert_eq!(written.checksum, Checksum::of(VALUE));
+            receipts.push(written.receipt.expect("a receipt of what was sealed"));
         }
-        assert_eq!(self.end(put, &key, &[]).await, Code::Ok);
+        assert_eq!(self.end(put, &key, &[], &receipts).await, Code::Ok);
     }
 }
 
@@ -197,7 +200,7 @@ async fn refusals_say_why(pool: &mut Pool) {
 
 async fn a_put_goes_through_its_steps(pool: &Pool) {
     let (put, key) = (PutId::random(), "steps");
-    assert_eq!(pool.end(put, key, &[]).await, Code::PutGone, "it was never started");
+    assert_eq!(pool.end(put, key, &[], &[]).await, Code::PutGone, "it was never started");
     let (code_of, places) = pool.start(Pool::item(put, key)).await;
     assert_eq!((code_of, places.len()), (Code::Ok, 1));
     let (code_of, again) = pool.start(Pool::item(put, key)).await;
@@ -207,19 +210,23 @@ async fn a_put_goes_through_its_steps(pool: &Pool) {
 
     let absent = &pool.exist(&[key]).await.results[0];
     assert_eq!((code(absent.code), absent.being_written), (Code::ObjectNotFound, true));
-    assert_eq!(pool.write(&places[0], Seal::No).await.unwrap(), Checksum::of(VALUE));
-    assert_eq!(pool.write(&places[0], Seal::Yes).await.unwrap(), Checksum::of(VALUE));
+    assert_eq!(pool.end(put, key, &[], &[]).await, Code::NotProven, "nothing was written");
+    let written = pool.write(&places[0], Seal::No).await.unwrap();
+    assert_eq!(written, Written { checksum: Checksum::of(VALUE), receipt: None });
+    let written = pool.write(&places[0], Seal::Yes).await.unwrap();
+    assert_eq!(written.checksum, Checksum::of(VALUE));
+    let receipt = written.receipt.expect("a receipt of what was sealed");
     let other = VALUE.to_ascii_uppercase();
     let late = pool.write_bytes(&places[0], &other, Seal::No).await;
     assert!(matches!(late, Err(TransferError::Refused { .. })), "written although it is sealed: {late:?}");
     let again = pool.write_bytes(&places[0], &other, Seal::Yes).await;
     assert_eq!(
         again.unwrap(),
-        Checksum::of(&other),
+        Written { checksum: Checksum::of(&other), receipt: Some(receipt) },
         "its answer may have been lost: it is not written again"
     );
-    assert_eq!(pool.end(put, key, &[]).await, Code::Ok);
-    assert_eq!(pool.end(put, key, &[]).await, Code::Ok, "the answer may have been lost");
+    assert_eq!(pool.end(put, key, &[], &[receipt]).await, Code::Ok);
+    assert_eq!(pool.end(put, key, &[], &[receipt]).await, Code::Ok, "the answer may have been lost");
 
     let found = &pool.exist(&[key]).await.results[0];
     assert_eq!((code(found.code), found.size), (Code::Ok, VALUE.len() as u64));
@@ -242,15 +249,15 @@ async fn a_put_goes_through_its_steps(pool: &Pool) {
 
 async fn puts_of_one_key_meet(pool: &Pool) {
     let (first, second, key) = (PutId::random(), PutId::random(), "met");
-    let mut started = Vec::new();
+    let mut receipts = Vec::new();
     for put in [first, second] {
         let (code, places) = pool.start(Pool::item(put, key)).await;
         assert_eq!(code, Code::Ok, "neither is there yet");
-        pool.write(&places[0], Seal::Yes).await.unwrap();
-        started.push(places);
+        receipts.push(pool.write(&places[0], Seal::Yes).await.unwrap().receipt.unwrap());
     }
-    assert_eq!(pool.end(first, key, &[]).await, Code::Ok);
-    assert_eq!(pool.end(second, key, &[]).await, Code::ObjectAlreadyExists);
+    assert_eq!(pool.end(first, key, &[], &receipts[1..]).await, Code::NotProven, "that of the other put");
+    assert_eq!(pool.end(first, key, &[], &receipts[..1]).await, Code::Ok);
+    assert_eq!(pool.end(second, key, &[], &receipts[1..]).await, Code::ObjectAlreadyExists);
     let upsert = PutId::random();
     let replaces = v1::PutStartItem { mode: v1::PutMode::Upsert as i32, ..Pool::item(upsert, key) };
     pool.put(replaces).await;
@@ -259,10 +266,10 @@ async fn puts_of_one_key_meet(pool: &Pool) {
     let revoked = PutId::random();
     assert_eq!(pool.start(Pool::item(revoked, "revoked")).await.0, Code::Ok);
     assert_eq!(pool.revoke(revoked).await, Code::Ok);
-    assert_eq!(pool.end(revoked, "revoked", &[]).await, Code::PutGone);
+    assert_eq!(pool.end(revoked, "revoked", &[], &[]).await, Code::PutGone);
     let failed = PutId::random();
     assert_eq!(pool.start(Pool::item(failed, "failed")).await.0, Code::Ok);
-    assert_eq!(pool.end(failed, "failed", &[0]).await, Code::TransferFail, "no replica is good");
+    assert_eq!(pool.end(failed, "failed", &[0], &[]).await, Code::TransferFail, "no replica is good");
     assert_eq!(code(pool.exist(&["failed"]).await.results[0].code), Code::ObjectNotFound);
 }
 

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_client::{Client, Put};
+use mc_client::{Client, Put, ShmAccess};
 use mc_proto::v1;
 use mc_tests::{Cluster, Faults, by_hand, until, value};
 use mc_transfer::{
-    Checksum, Peer, PeerEndpoint, ReadOp, Seal, TcpTransport, TransferError, Transport as _, WriteOp,
+    Checksum, Peer, PeerEndpoint, ReadOp, Seal, ShmTransport, TcpTransport, TransferError, Transport,
+    WriteOp, Written,
 };
 use mc_types::{ClusterId, Code, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
@@ -17,14 +18,19 @@ fn raw(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
+/// The receipt of a range that is written and sealed.
+pub(crate) fn receipt(written: Written) -> Bytes {
+    raw(&written.receipt.expect("a sealed range").to_bytes())
+}
+
 /// A client whose calls are made by hand, so that it can be late with each.
-struct ByHand {
+pub(crate) struct ByHand {
     master: v1::master_client::MasterClient<Channel>,
     caller: v1::Caller,
 }
 
 /// An object that it may read, or a put that it has started.
-struct Granted {
+pub(crate) struct Granted {
     put_id: Bytes,
     place: v1::Replica,
     peer: Peer,
@@ -32,14 +38,17 @@ struct Granted {
 }
 
 impl ByHand {
-    async fn new(cluster: &Cluster) -> Self {
+    pub(crate) async fn new(cluster: &Cluster) -> Self {
         let mut master = by_hand::master_at(cluster.master_address(0));
         let caller = by_hand::greeted(&mut master).await;
         Self { master, caller }
     }
 
     async fn start(&mut self, key: &str, deadline_ms: u64) -> Granted {
-        let put_id = raw(&PutId::random().to_bytes());
+        self.start_as(raw(&PutId::random().to_bytes()), key, deadline_ms).await
+    }
+
+    async fn start_as(&mut self, put_id: Bytes, key: &str, deadline_ms: u64) -> Granted {
         let item = v1::PutStartItem {
             put_id: put_id.clone(),
             key: raw(key.as_bytes()),
@@ -63,17 +72,23 @@ impl ByHand {
         self.granted(found.results[0].version.clone(), &found.results[0].replicas, &found.grants)
     }
 
-    fn granted(&self, put_id: Bytes, replicas: &[v1::Replica], grants: &[v1::StoreGrant]) -> Granted {
+    pub(crate) fn granted(
+        &self,
+        put_id: Bytes,
+        replicas: &[v1::Replica],
+        grants: &[v1::StoreGrant],
+    ) -> Granted {
         let (place, granted) = (replicas[0].clone(), &grants[0]);
+        let endpoint = |it: &v1::Endpoint| PeerEndpoint {
+            transport: it.transport.clone(),
+            address: it.address.clone(),
+            attributes: it.attributes.clone().into_iter().collect(),
+        };
         let peer = Peer {
             cluster: ClusterId::from_bytes(&self.caller.cluster_id).unwrap(),
             store: StoreId::from_bytes(&granted.store_id).unwrap(),
             epoch: SegmentEpoch::from_bytes(&granted.epoch).unwrap(),
-            endpoints: vec![PeerEndpoint {
-                transport: "tcp".into(),
-                address: granted.endpoints[0].address.clone(),
-                attributes: vec![],
-            }],
+            endpoints: granted.endpoints.iter().map(endpoint).collect(),
         };
         Granted { put_id, place, peer, grant: granted.grant.clone() }
     }
@@ -84,9 +99,11 @@ impl ByHand {
         self.master.batch_put_revoke(revoke).await.unwrap();
     }
 
-    async fn end(&mut self, put: &Granted, key: &str, checksum: u64) -> i32 {
+    async fn end(&mut self, put: &Granted, key: &str, written: Option<Written>) -> i32 {
         let (put_id, key) = (put.put_id.clone(), raw(key.as_bytes()));
-        let end = v1::PutEndItem { put_id, key, checksum, ..v1::PutEndItem::default() };
+        let checksum = written.map_or(0, |written| written.checksum.0);
+        let receipts = written.map(receipt).unwrap_or_default();
+        let end = v1::PutEndItem { put_id, key, checksum, receipts, ..v1::PutEndItem::default() };
         let end = v1::BatchPutEndRequest {
             caller: Some(self.caller.clone()),
             items: vec![end],
@@ -97,11 +114,20 @@ impl ByHand {
 }
 
 impl Granted {
-    async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Checksum, TransferError> {
+    pub(crate) async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Written, TransferError> {
+        self.write_by(&TcpTransport::default(), bytes, seal).await
+    }
+
+    /// Writes the first bytes of it.
+    async fn write_by(
+        &self,
+        transport: &dyn Transport,
+        bytes: &[u8],
+        seal: Seal,
+    ) -> Result<Written, TransferError> {
         let ops = [WriteOp { range: self.place.range, offset: 0, from: vec![bytes.into()] }];
         let deadline = Instant::now() + Duration::from_secs(10);
-        let answers = TcpTransport::default().write(&self.peer, &self.grant, &ops, seal, deadline).await;
-        answers[0].clone().map(|written| written.checksum)
+        transport.write(&self.peer, &self.grant, &ops, seal, deadline).await.remove(0)
     }
 
     async fn read(&self) -> Result<Checksum, TransferError> {
@@ -155,7 +181,7 @@ async fn a_writer_that_wakes_up_after_its_slot_was_reused_does_no_damage() {
     );
     fault.happened();
     assert!(client.get(&owner).await.unwrap().as_deref() == Some(&value(&owner, 1, SIZE)[..]), "damaged");
-    let ended = sleeper.end(&put, "sleeper", 0).await;
+    let ended = sleeper.end(&put, "sleeper", None).await;
     assert_eq!(ended, Code::PutGone as i32, "it is told that its put is gone");
     assert_eq!(client.get("sleeper").await.unwrap(), None);
 }
@@ -165,8 +191,8 @@ async fn a_put_that_has_ended_cannot_change_its_value_any_more() {
     let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
     let mut writer = ByHand::new(&cluster).await;
     let put = writer.start("key", 60_000).await;
-    let checksum = put.write(&value("key", 1, SIZE), Seal::Yes).await.unwrap();
-    assert_eq!(writer.end(&put, "key", checksum.0).await, Code::Ok as i32);
+    let written = put.write(&value("key", 1, SIZE), Seal::Yes).await.unwrap();
+    assert_eq!(writer.end(&put, "key", Some(written)).await, Code::Ok as i32);
     let client = cluster.client().await;
     let late = put.write(&value("key", 2, SIZE), Seal::No).await;
     assert!(
@@ -194,4 +220,49 @@ async fn a_reader_that_wakes_up_after_its_slot_was_reused_gets_no_bytes() {
         matches!(&late, Err(TransferError::Refused { reason, .. }) if reason.contains("superseded")),
         "{late:?}"
     );
+}
+
+/// The places of puts still hold what was removed before, here another tenant's.
+async fn unwritten_puts_show_nothing(transport: &dyn Transport) {
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let victim = cluster.client_builder().tenant("victim").connect().await.unwrap();
+    for at in 0..10 {
+        let key = format!("secret-{at}");
+        victim.put(&key, &value(&key, 1, SIZE)).await.unwrap();
+        victim.remove(&key, true).await.unwrap();
+    }
+    let mut thief = ByHand::new(&cluster).await;
+    let client = cluster.client().await;
+    let own = value("stolen", 1, SIZE);
+    let not_proven = Code::NotProven as i32;
+
+    let put = thief.start("stolen", 60_000).await;
+    assert_eq!(thief.end(&put, "stolen", None).await, not_proven, "nothing was written");
+    let half = put.write_by(transport, &own[..SIZE / 2], Seal::Yes).await;
+    assert!(matches!(half, Err(TransferError::Refused { .. })), "{half:?}");
+    assert_eq!(thief.end(&put, "stolen", None).await, not_proven, "half of it was written");
+    let other = thief.start("other", 60_000).await;
+    let written = other.write_by(transport, &own, Seal::Yes).await.unwrap();
+    assert_eq!(thief.end(&put, "stolen", Some(written)).await, not_proven, "another put was written");
+    assert_eq!(client.get("stolen").await.unwrap(), None);
+
+    // The place of a put that was given up and starts again is another one to the store.
+    thief.revoke(&other).await;
+    let again = thief.start_as(other.put_id.clone(), "other", 60_000).await;
+    assert_eq!(thief.end(&again, "other", Some(written)).await, not_proven, "that was before");
+
+    let written = put.write_by(transport, &own, Seal::Yes).await.unwrap();
+    assert_eq!(thief.end(&put, "stolen", Some(written)).await, Code::Ok as i32);
+    assert!(client.get("stolen").await.unwrap().as_deref() == Some(&own[..]), "its own bytes");
+}
+
+#[tokio::test]
+async fn over_tcp_a_put_that_was_not_written_shows_nothing() {
+    unwritten_puts_show_nothing(&TcpTransport::default()).await;
+}
+
+#[tokio::test]
+async fn through_shared_memory_a_put_that_was_not_written_shows_nothing() {
+    let transport = ShmTransport::new(TcpTransport::default(), ShmAccess::SameUid, Box::new(|_, _| {}));
+    unwritten_puts_show_nothing(&transport).await;
 }

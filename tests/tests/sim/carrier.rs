@@ -16,7 +16,7 @@ use mc_client::{
     Written,
 };
 use mc_net::Network;
-use mc_types::{ClusterId, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, Receipt, SegmentEpoch, StoreId};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -43,7 +43,7 @@ struct Place {
 }
 
 impl Carrier {
-    /// Sends a request and its payload, and returns the answer to each operation: the bytes of a read.
+    /// Sends a request and its payload, and returns the answer to each operation: the bytes of a read, the receipt of a seal.
     async fn call(
         &self,
         peer: &Peer,
@@ -108,7 +108,12 @@ async fn exchange(
     let mut answers = Vec::with_capacity(places.len());
     for place in places {
         let good = stream.read_u8().await? == 1;
-        let mut bytes = vec![0; if good && kind == READ { place.len as usize } else { 0 }];
+        let len = match kind {
+            READ => place.len as usize,
+            WRITE_AND_SEAL => Receipt::LEN,
+            _ => 0,
+        };
+        let mut bytes = vec![0; if good { len } else { 0 }];
         stream.read_exact(&mut bytes).await?;
         answers.push(good.then_some(bytes));
     }
@@ -172,8 +177,10 @@ impl Transport for Carrier {
             }
             let kind = if seal == Seal::Yes { WRITE_AND_SEAL } else { WRITE };
             let answers = self.call(peer, grant, (kind, &places), &payload, deadline).await;
-            let written = |checksum| Written { checksum, receipt: None };
-            answers.into_iter().zip(sums).map(|(answer, sum)| answer.map(|_| written(sum))).collect()
+            let written = |(answer, checksum): (Result<Vec<u8>, TransferError>, Checksum)| {
+                Ok(Written { checksum, receipt: Receipt::from_bytes(&answer?) })
+            };
+            answers.into_iter().zip(sums).map(written).collect()
         })
     }
 }
@@ -225,24 +232,25 @@ pub(crate) async fn serve(
             }
         } else {
             let seal = kind == WRITE_AND_SEAL;
-            let good = write(&mut stream, &*memory, (&peer, &grant), &place, seal).await?;
-            refused.fetch_add(usize::from(!good), Ordering::Relaxed);
-            answer.push(u8::from(good));
+            let written = write(&mut stream, &*memory, (&peer, &grant), &place, seal).await?;
+            refused.fetch_add(usize::from(written.is_none()), Ordering::Relaxed);
+            answer.push(u8::from(written.is_some()));
+            answer.extend(written.flatten().iter().flat_map(|receipt| receipt.to_bytes()));
         }
     }
     send(&mut stream, &answer).await?;
     stream.shutdown().await
 }
 
-/// Writes the bytes of one operation as they arrive, and then seals their range. Returns whether all of that was done.
+/// Writes the bytes of one operation as they arrive, and then seals their range. `None` unless all of that was done.
 async fn write(
     stream: &mut (impl AsyncRead + Unpin),
     memory: &dyn Transport,
     (peer, grant): (&Peer, &SealedGrant),
     place: &Place,
     seal: bool,
-) -> io::Result<bool> {
-    let (mut done, mut good) = (0, true);
+) -> io::Result<Option<Option<Receipt>>> {
+    let (mut done, mut written) = (0, Some(None));
     loop {
         let mut piece = vec![0; PIECE.min((place.len - done) as usize)];
         stream.read_exact(&mut piece).await?;
@@ -254,15 +262,13 @@ async fn write(
             from: vec![WriteBuffer::from(&piece[..])],
         };
         // The bytes of a refused write are read and dropped.
-        good = good
-            && memory
-                .write(peer, grant, &[op], sealing, Instant::now() + STALLED)
-                .await
-                .iter()
-                .all(Result::is_ok);
+        if written.is_some() {
+            let answer = memory.write(peer, grant, &[op], sealing, Instant::now() + STALLED).await.remove(0);
+            written = answer.ok().map(|answer| answer.receipt);
+        }
         done += piece.len() as u64;
         if last {
-            return Ok(good);
+            return Ok(written);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use mc_log::Entry;
+use mc_types::{GrantKey, StoreId};
 
 use crate::exercised::Exercised;
 use crate::replay::{Evicted, Replay};
@@ -33,6 +34,12 @@ impl Evictions {
     /// Returns what was evicted since the last call.
     pub(crate) fn take(&mut self) -> Vec<(u64, Evicted)> {
         std::mem::take(&mut self.found)
+    }
+
+    /// Keys of the grants of all mounted stores.
+    pub(crate) fn grant_keys(&self) -> impl Iterator<Item = (StoreId, GrantKey)> {
+        let state = self.replay.state();
+        state.mounted().filter_map(|(store, _)| Some((store, *state.store(store)?.grant_key)))
     }
 
     pub(crate) fn count(&self, exercised: &mut Exercised) {

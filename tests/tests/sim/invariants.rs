@@ -126,6 +126,7 @@ impl Invariants {
         for (index, evicted) in self.evictions.take() {
             oracle.evicted(index, evicted.key, evicted.object.version, evicted.object.checksum);
         }
+        self.evictions.grant_keys().for_each(|(store, key)| oracle.note_grant_key(store, key));
         let newest = self.leaders.last_key_value().map(|(term, _)| *term);
         let leads = self.seen.iter().filter(|seen| Some(seen.led) == newest);
         if let Some(applied) = leads.filter_map(|seen| seen.applied).max() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mc_proto::v1;
 use mc_tests::checker::{Action, Digest, Losses, Operation, Outcome, Verdict, check};
-use mc_types::PutId;
+use mc_types::{GrantKey, PutId, StoreId};
 use parking_lot::Mutex;
 
 use crate::keys::{digest_of, may_be_evicted, may_be_removed};
@@ -66,6 +66,8 @@ struct Inner {
     evictions: BTreeMap<u64, Vec<(String, Digest)>>,
     /// Pins that the puts asked for.
     pins: BTreeMap<PutId, v1::PinAction>,
+    /// Keys of the grants of the stores that were mounted last.
+    grant_keys: BTreeMap<StoreId, GrantKey>,
     /// When a put was last acknowledged.
     stored_at: u64,
     tally: Tally,
@@ -89,6 +91,21 @@ impl Oracle {
         let mut inner = self.inner.lock();
         inner.order += 1;
         inner.now * 1_000_000 + inner.order
+    }
+
+    /// Notes the key of a store that is mounted.
+    pub(crate) fn note_grant_key(&self, store: StoreId, key: GrantKey) {
+        self.inner.lock().grant_keys.insert(store, key);
+    }
+
+    /// The keys of all stores' grants.
+    pub(crate) fn grant_keys(&self) -> BTreeMap<StoreId, GrantKey> {
+        self.inner.lock().grant_keys.clone()
+    }
+
+    /// The key of a store's grants.
+    pub(crate) fn grant_key(&self, store: StoreId) -> Option<GrantKey> {
+        self.inner.lock().grant_keys.get(&store).copied()
     }
 
     /// Keys that were ever put.

@@ -1,6 +1,7 @@
 //! Puts of one or several keys in a call.
 
 use mc_proto::v1;
+use mc_tests::by_hand;
 use mc_tests::checker::{Action, Digest, Outcome};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Duration, Instant, sleep};
@@ -25,6 +26,8 @@ struct Put {
     started: u64,
     /// Places, once it has started.
     replicas: Vec<v1::Replica>,
+    /// Receipts as of its stores, although nobody writes to them: the values of these puts are not read.
+    receipts: bytes::Bytes,
     /// The replica that fails.
     failed: Option<u32>,
     /// An end of it had no answer.
@@ -123,8 +126,8 @@ impl Client {
             group: group_of(&key).into(),
             ..Default::default()
         };
-        let (started, replicas) = (self.oracle.now(), Vec::new());
-        Put { key, action, item, started, replicas, failed: None, unsure: false, outcome: None }
+        let (started, replicas, receipts) = (self.oracle.now(), Vec::new(), bytes::Bytes::new());
+        Put { key, action, item, started, replicas, receipts, failed: None, unsure: false, outcome: None }
     }
 
     /// Starts `puts`: each has its places then, or its outcome.
@@ -152,7 +155,12 @@ impl Client {
                     let mut again = false;
                     for (put, result) in left.into_iter().zip(reply.results) {
                         match Code::try_from(result.code) {
-                            Ok(Code::Ok) => put.replicas = result.replicas,
+                            Ok(Code::Ok) => {
+                                put.receipts = by_hand::receipts(&result.replicas, &reply.grants, |store| {
+                                    self.oracle.grant_key(store)
+                                });
+                                put.replicas = result.replicas;
+                            }
                             Ok(Code::ObjectAlreadyExists) => put.outcome = Some(Outcome::Exists),
                             Ok(Code::TenantQuotaExceeded) => {
                                 self.oracle.tally(|tally| tally.refused_for_quota += 1);
@@ -191,7 +199,7 @@ impl Client {
                 key: put.item.key.clone(),
                 checksum: 0,
                 failed_replicas: put.failed.into_iter().collect(),
-                ..v1::PutEndItem::default()
+                receipts: put.receipts.clone(),
             };
             let items = left.iter().map(item).collect();
             let request = v1::BatchPutEndRequest { caller: caller(), tenant: tenant.into(), items };

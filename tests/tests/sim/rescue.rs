@@ -97,6 +97,7 @@ impl Schedule {
             self.net.set_cut(survivor, *host, true);
         }
         let oracle = Oracle::new(self.trace.clone(), Pool::Roomy);
+        self.oracle.grant_keys().into_iter().for_each(|(store, key)| oracle.note_grant_key(store, key));
         let wanted = self.nemesis.wanted.clone();
         *wanted.lock() = Wanted::Writes;
         let client = {

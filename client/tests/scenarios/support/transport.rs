@@ -10,7 +10,7 @@ use mc_client::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::world::{Shared, StoreHealth};
+use super::world::{Shared, StoreHealth, receipt};
 
 /// A store that is silent for so long is taken for dead.
 const STALL: Duration = Duration::from_millis(50);
@@ -102,7 +102,8 @@ impl Transport for FakeTransport {
                 let offset = self.offset(grant, op.range);
                 let mut bytes = Vec::new();
                 op.from.iter().for_each(|from| from.append_to(&mut bytes));
-                let written = Written { checksum: super::checksum(&bytes), receipt: None };
+                let receipt = (seal == Seal::Yes).then(|| receipt((peer.store, offset)));
+                let written = Written { checksum: super::checksum(&bytes), receipt };
                 let mut world = self.0.lock();
                 if world.sealed.contains(&(peer.store, offset)) {
                     // One that comes again, because its answer was lost, is acknowledged and not written.

@@ -4,8 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mc_proto::v1::{self, Leader};
-use mc_types::{ClusterId, Code, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, Code, PutId, Receipt, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
+
+/// The receipt of a store for a place in its memory.
+pub fn receipt((store, offset): (StoreId, u64)) -> Receipt {
+    Receipt::from_bytes(&[store.to_bytes(), offset.to_be_bytes()].concat()).expect("16 bytes")
+}
 
 /// Which call a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -369,19 +374,28 @@ impl World {
             let code = match self.puts.remove(&id.0) {
                 None if there == Some(id) => Code::Ok,
                 None => Code::PutGone,
-                Some(put) if there.is_some() && !put.upsert => Code::ObjectAlreadyExists,
                 Some(put) => {
                     let mut number = 0;
-                    let mut replicas = put.replicas;
-                    replicas.retain(|_| {
+                    let mut given = item.receipts.chunks(Receipt::LEN);
+                    let mut unproven = false;
+                    let mut replicas = put.replicas.clone();
+                    replicas.retain(|replica| {
                         number += 1;
-                        !item.failed_replicas.contains(&(number - 1))
+                        let given = given.next().and_then(Receipt::from_bytes);
+                        let mounted = self.stores.contains_key(&replica.0);
+                        let failed = item.failed_replicas.contains(&(number - 1)) || !mounted;
+                        unproven |= !failed && given != Some(receipt(*replica));
+                        !failed && given == Some(receipt(*replica))
                     });
-                    let is_sealed = |replica| self.sealed.contains(replica);
-                    assert!(replicas.iter().all(is_sealed), "a put ends that can still be written");
-                    replicas.retain(|(store, _)| self.stores.contains_key(store));
+                    if replicas.is_empty() && unproven {
+                        self.puts.insert(id.0, put);
+                        return v1::PutEndResult { code: Code::NotProven as i32 };
+                    }
                     if replicas.is_empty() {
                         return v1::PutEndResult { code: Code::TransferFail as i32 };
+                    }
+                    if there.is_some() && !put.upsert {
+                        return v1::PutEndResult { code: Code::ObjectAlreadyExists as i32 };
                     }
                     let object = Object { version: id, size: put.size, checksum: item.checksum, replicas };
                     self.objects.insert(put.key, object);

@@ -7,6 +7,7 @@ mod grants;
 #[cfg(test)]
 mod lock_time;
 mod preference;
+mod proofs;
 mod queue;
 mod removal;
 mod room;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    KeyHash, KeyPage, ObjectView, PlacedReplica, PutEndItem, PutStartItem, PutStarted, Request, State,
+    KeyHash, KeyPage, ObjectView, PROOFS_SINCE, PlacedReplica, PutStartItem, PutStarted, Request, State,
     TenantName,
 };
 use mc_raft::SharedIndex;
@@ -36,6 +37,8 @@ pub(crate) use eviction::keep_room;
 use grants::Grants;
 pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use preference::{Near, Preference};
+use proofs::Due;
+pub(crate) use proofs::PutToEnd;
 use queue::{RoomNeed, WaitReason};
 pub(crate) use removal::RemovalPage;
 use removal::matching_places;
@@ -427,13 +430,36 @@ impl Objects {
     }
 
     /// Ends puts whose bytes are written, which makes their objects visible. Versions that they replace are held until the last
-    /// lease has ended, whatever `items` say. Returns one code per put.
-    pub(crate) async fn put_end(&self, mut items: Vec<PutEndItem>) -> Result<Vec<Code>, Refusal> {
+    /// lease has ended, whatever `puts` say. Returns one code per put.
+    pub(crate) async fn put_end(&self, mut puts: Vec<PutToEnd>) -> Result<Vec<Code>, Refusal> {
         let leading = self.coordinator.lead().await?;
         let reuse_at = leading.hold_until();
-        items.iter_mut().for_each(|item| item.reuse_at = reuse_at);
-        let ended = self.coordinator.propose(&leading, &Request::put_end(items)).await?;
-        Ok(ended.iter().map(|ended| ended.code).collect())
+        puts.iter_mut().for_each(|put| put.end.reuse_at = reuse_at);
+        let (version, due) = self.coordinator.read(|applied| {
+            let version = applied.state.cluster_version();
+            // Also in a cluster that has just formed, whose version is not known yet.
+            let proofs = version == 0 || version >= PROOFS_SINCE;
+            let due = |put| if proofs { Due::of(put, &applied.state) } else { None };
+            (version, puts.iter().map(due).collect::<Vec<_>>())
+        });
+        let cluster = self.coordinator.cluster();
+        let (mut codes, mut proven) = (Vec::with_capacity(puts.len()), Vec::with_capacity(puts.len()));
+        for (put, due) in puts.into_iter().zip(&due) {
+            let checked = proofs::check(put, due.as_ref(), cluster);
+            codes.push(checked.as_ref().err().copied());
+            proven.extend(checked);
+        }
+        let mut ended = Vec::new();
+        if !proven.is_empty() {
+            let request = match version {
+                PROOFS_SINCE.. => Request::put_end_proven(proven),
+                _ => Request::put_end(proven.into_iter().map(|put| put.end).collect()),
+            };
+            ended = self.coordinator.propose(&leading, &request).await?;
+        }
+        let mut ended = ended.into_iter().map(|ended| ended.code);
+        let code = |refused: Option<Code>| refused.or_else(|| ended.next()).unwrap_or(Code::PutGone);
+        Ok(codes.into_iter().map(code).collect())
     }
 
     /// Gives puts up and frees what they allocated. Returns one code per put.
@@ -584,7 +610,7 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Re
 mod tests {
     use std::cell::Cell;
 
-    use mc_index::{Command, Op, Settings, Stamp};
+    use mc_index::{Command, Op, PutEndItem, Settings, Stamp};
     use mc_types::Clock;
 
     use super::*;

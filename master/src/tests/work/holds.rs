@@ -11,12 +11,12 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::Request;
-use mc_index::{KeyHash, PutEndItem, PutStartItem, Quota};
+use mc_index::{KeyHash, PlacedReplica, PutEndItem, PutStartItem, Quota};
 use mc_net::TcpNetwork;
 use mc_process::metrics::Registry;
 use mc_raft::testing::Pool;
 use mc_raft::{RaftTiming, SharedIndex, SnapshotLimits};
-use mc_types::{ClusterTime, Code, NodeId, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, Code, GrantedRange, NodeId, PutId, SegmentEpoch, StoreId};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -24,10 +24,11 @@ use tower::ServiceExt as _;
 use super::fleet::{EACH, Fleet, SEGMENTS, SIZE, STORES, TENANTS, key, mount, tenant};
 use crate::api::Api;
 use crate::http::{MetricNames, routes};
+use crate::leader::tests::GRANT_KEY;
 use crate::leader::tests::upgrade::services;
 use crate::leader::{
-    Doubtful, LeaseMode, Near, Preference, RemoveObject, Services, duties, keep_members, keep_room,
-    tell_of_members, watch,
+    Doubtful, GrantedReplica, LeaseMode, Near, Preference, PutToEnd, RemoveObject, Services, duties,
+    keep_members, keep_room, tell_of_members, watch,
 };
 use crate::metrics::MasterMetrics;
 
@@ -230,9 +231,10 @@ impl Leader {
         let started = objects.put_start(&of, |_| Ok(puts.clone()), &[puts.len()], &any).await.unwrap();
         assert!(started.puts.iter().all(|(code, _)| *code == Code::Ok));
         self.holds("put start", EACH * ITEM);
-        let end = |put: &PutStartItem| PutEndItem::new(put.put, KeyHash::of(&of, &put.key), 0);
-        objects.put_end(puts.iter().map(end).collect()).await.unwrap();
-        self.holds("put end", FEW);
+        let ends = puts.iter().zip(&started.puts).map(|(put, (_, places))| end(&services, put, &of, places));
+        let ended = objects.put_end(ends.collect()).await.unwrap();
+        assert!(ended.iter().all(|code| *code == Code::Ok), "{ended:?}");
+        self.holds("put end", EACH * ITEM);
         objects.put_revoke(puts.iter().map(|put| put.put).collect()).await.unwrap();
         self.holds("put revoke", FEW);
         let near = Preference { names: vec!["store-7".into()], near: Near::EachOther };
@@ -339,6 +341,17 @@ impl Leader {
     }
 }
 
+/// The end of a put that its stores have written.
+fn end(services: &Services, put: &PutStartItem, of: &str, places: &[GrantedReplica]) -> PutToEnd {
+    let receipts = places.iter().flat_map(|GrantedReplica { placed, .. }| {
+        let PlacedReplica { store, epoch, segment, offset, len, index } = *placed;
+        let range = GrantedRange { segment, offset, len, index };
+        let receipt = GRANT_KEY.receipts().receipt(services.coordinator.cluster(), store, epoch, &range);
+        receipt.to_bytes()
+    });
+    PutToEnd { end: PutEndItem::new(put.put, KeyHash::of(of, &put.key), 0), receipts: receipts.collect() }
+}
+
 /// Puts objects until the leader stops: of several tenants, and some that fit only where others were cleared.
 async fn put_again(services: Arc<Services>, n: u64) {
     let of = [String::new(), tenant(4), tenant(5), tenant(6)][n as usize % 4].clone();
@@ -350,10 +363,12 @@ async fn put_again(services: Arc<Services>, n: u64) {
         let id = PutId(u128::from(n + 1) << 100 | put << 32);
         let item =
             PutStartItem::new(id, format!("again {n} {put}").as_bytes(), size, ClusterTime(u64::MAX / 4));
-        let end = PutEndItem::new(id, KeyHash::of(&of, &item.key), 0);
         // It is refused at times, where nothing may be evicted.
-        let _ = services.objects.put_start(&of, |_| Ok(vec![item]), &[1], &Preference::default()).await;
-        let _ = services.objects.put_end(vec![end]).await;
+        let started =
+            services.objects.put_start(&of, |_| Ok(vec![item.clone()]), &[1], &Preference::default()).await;
+        if let Ok(started) = started {
+            let _ = services.objects.put_end(vec![end(&services, &item, &of, &started.puts[0].1)]).await;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use mc_proto::{
     v1::{self, master_client::MasterClient},
 };
 use mc_testkit::eventually;
-use mc_types::{Clock, Code};
+use mc_types::{Clock, Code, Grant, GrantKey};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -28,6 +29,7 @@ use tonic::transport::Channel;
 
 const STORE: [u8; 8] = [7; 8];
 const EPOCH: [u8; 8] = [9; 8];
+const GRANT_KEY: GrantKey = GrantKey([1; 32]);
 
 /// A cluster of one.
 pub struct Single {
@@ -71,7 +73,8 @@ impl Single {
 
     pub async fn client(&self) -> Caller {
         let address = self.master.addresses().client.to_string();
-        Caller(MasterClient::new(TcpNetwork.channel(&address, ChannelOptions::default()).unwrap()))
+        let channel = TcpNetwork.channel(&address, ChannelOptions::default()).unwrap();
+        Caller { master: MasterClient::new(channel), receipts: HashMap::new() }
     }
 
     /// GET `path`: the code and the body.
@@ -87,13 +90,13 @@ impl Single {
 
     /// Mounts a store that nobody could reach, and keeps it alive.
     async fn lend(&mut self) {
-        let mut client = self.client().await.0;
+        let mut client = self.client().await.master;
         let mount = v1::MountStoreRequest {
             caller: caller(),
             store_id: Bytes::copy_from_slice(&STORE),
             epoch: Bytes::copy_from_slice(&EPOCH),
             name: "store".into(),
-            grant_key: vec![1; 32].into(),
+            grant_key: GRANT_KEY.0.to_vec().into(),
             endpoints: vec![v1::Endpoint {
                 transport: "tcp".into(),
                 address: "127.0.0.1:1".into(),
@@ -129,16 +132,29 @@ pub fn caller() -> Option<v1::Caller> {
     Some(v1::Caller { client_id: vec![1; 16].into(), version_min, version_max, ..Default::default() })
 }
 
-/// One item a call; answers its code.
-pub struct Caller(MasterClient<Channel>);
+/// One item a call; answers its code. Puts are ended as if they were written.
+pub struct Caller {
+    master: MasterClient<Channel>,
+    /// Receipt of each put that has started.
+    receipts: HashMap<u128, Bytes>,
+}
 
 impl Caller {
     /// `Err` with the refusal of the whole call.
     pub async fn put_start(&mut self, put: u128, key: &str) -> Result<Code, (Code, String)> {
         let item = v1::PutStartItem { put_id: put_id(put), key: bytes(key), size: 64, ..Default::default() };
         let request = v1::BatchPutStartRequest { caller: caller(), items: vec![item], ..Default::default() };
-        match self.0.batch_put_start(request).await {
-            Ok(reply) => Ok(code(reply.into_inner().results[0].code)),
+        match self.master.batch_put_start(request).await {
+            Ok(reply) => {
+                let v1::BatchPutStartReply { results, grants, .. } = reply.into_inner();
+                if let Some(granted) = grants.first() {
+                    let Grant { cluster, store, epoch, ranges, .. } =
+                        Grant::open(&granted.grant, &GRANT_KEY).unwrap();
+                    let receipt = GRANT_KEY.receipts().receipt(cluster, store, epoch, &ranges[0]);
+                    self.receipts.insert(put, Bytes::copy_from_slice(&receipt.to_bytes()));
+                }
+                Ok(code(results[0].code))
+            }
             Err(status) => {
                 let detail = detail_of(&status).unwrap_or_else(|| panic!("{status:?}"));
                 Err((code(detail.code), detail.message))
@@ -147,32 +163,33 @@ impl Caller {
     }
 
     pub async fn put_end(&mut self, put: u128, key: &str) -> Code {
-        let item = v1::PutEndItem { put_id: put_id(put), key: bytes(key), ..Default::default() };
+        let receipts = self.receipts.get(&put).cloned().unwrap_or_default();
+        let item = v1::PutEndItem { put_id: put_id(put), key: bytes(key), receipts, ..Default::default() };
         let request = v1::BatchPutEndRequest { caller: caller(), items: vec![item], ..Default::default() };
-        code(self.0.batch_put_end(request).await.unwrap().into_inner().results[0].code)
+        code(self.master.batch_put_end(request).await.unwrap().into_inner().results[0].code)
     }
 
     pub async fn put_revoke(&mut self, put: u128) -> Code {
         let request =
             v1::BatchPutRevokeRequest { caller: caller(), put_ids: vec![put_id(put)], ..Default::default() };
-        code(self.0.batch_put_revoke(request).await.unwrap().into_inner().results[0].code)
+        code(self.master.batch_put_revoke(request).await.unwrap().into_inner().results[0].code)
     }
 
     pub async fn get(&mut self, key: &str) -> Code {
         let request = v1::BatchGetRequest { caller: caller(), keys: vec![bytes(key)], ..Default::default() };
-        code(self.0.batch_get(request).await.unwrap().into_inner().results[0].code)
+        code(self.master.batch_get(request).await.unwrap().into_inner().results[0].code)
     }
 
     pub async fn exist(&mut self, key: &str) -> Code {
         let request =
             v1::BatchExistRequest { caller: caller(), keys: vec![bytes(key)], ..Default::default() };
-        code(self.0.batch_exist(request).await.unwrap().into_inner().results[0].code)
+        code(self.master.batch_exist(request).await.unwrap().into_inner().results[0].code)
     }
 
     pub async fn remove(&mut self, key: &str) -> Code {
         let items = vec![v1::RemoveItem { key: bytes(key), ..Default::default() }];
         let request = v1::BatchRemoveRequest { caller: caller(), items, force: true, ..Default::default() };
-        code(self.0.batch_remove(request).await.unwrap().into_inner().results[0].code)
+        code(self.master.batch_remove(request).await.unwrap().into_inner().results[0].code)
     }
 }
 

@@ -3,10 +3,12 @@
 use mc_proto::v1;
 use mc_tests::by_hand;
 use mc_tests::checker::{Action, Digest, Outcome};
-use mc_types::{Code, PutId, StoreId};
+use mc_transfer::{Peer, PeerEndpoint, Seal, Transport as _, WriteBuffer, WriteOp};
+use mc_types::{Code, Grant, PutId, StoreId};
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::caller::{Missed, caller};
+use crate::carrier::Carrier;
 use crate::client::{Client, OPERATION};
 use crate::keys::{self, digest, group_of, tenant_of};
 use crate::store::may_forget;
@@ -26,6 +28,8 @@ struct Put {
     started: u64,
     /// Places, once it has started.
     replicas: Vec<v1::Replica>,
+    /// Permissions to write them.
+    grants: Vec<v1::StoreGrant>,
     /// Receipts as of its stores, although nobody writes to them: the values of these puts are not read.
     receipts: bytes::Bytes,
     /// The replica that fails.
@@ -100,8 +104,33 @@ impl Client {
         self.start(&mut puts, deadline).await;
         let [put] = puts;
         if put.is_placed() {
+            self.seal_too_early(&put).await;
             self.take_back(&put, deadline).await;
             self.record(key, put.action, Outcome::Failed, put.started);
+        }
+    }
+
+    /// Writes the first byte alone, and asks the real stores to seal the range: they refuse that.
+    async fn seal_too_early(&self, put: &Put) {
+        for replica in put.replicas.iter().filter(|replica| stays(replica) && replica.length > 1) {
+            let granted = &put.grants[replica.grant as usize];
+            let Some(key) = StoreId::from_bytes(&granted.store_id).and_then(|it| self.oracle.grant_key(it))
+            else {
+                continue;
+            };
+            let Ok(Grant { cluster, store, epoch, .. }) = Grant::open(&granted.grant, &key) else { continue };
+            let endpoint = |it: &v1::Endpoint| PeerEndpoint {
+                transport: it.transport.clone(),
+                address: it.address.clone(),
+                attributes: Vec::new(),
+            };
+            let endpoints = granted.endpoints.iter().map(endpoint).collect();
+            let peer = Peer { cluster, store, epoch, endpoints };
+            let op = WriteOp { range: replica.range, offset: 0, from: vec![WriteBuffer::from(&b"1"[..])] };
+            let carrier = Carrier(self.net.of(self.host));
+            let soon = Instant::now() + AGAIN * 10;
+            let sealed = carrier.write(&peer, &granted.grant, &[op], Seal::Yes, soon).await;
+            assert!(sealed[0].is_err(), "store {store} has sealed a range that was not written");
         }
     }
 
@@ -126,8 +155,18 @@ impl Client {
             group: group_of(&key).into(),
             ..Default::default()
         };
-        let (started, replicas, receipts) = (self.oracle.now(), Vec::new(), bytes::Bytes::new());
-        Put { key, action, item, started, replicas, receipts, failed: None, unsure: false, outcome: None }
+        Put {
+            key,
+            action,
+            item,
+            started: self.oracle.now(),
+            replicas: Vec::new(),
+            grants: Vec::new(),
+            receipts: bytes::Bytes::new(),
+            failed: None,
+            unsure: false,
+            outcome: None,
+        }
     }
 
     /// Starts `puts`: each has its places then, or its outcome.
@@ -160,6 +199,7 @@ impl Client {
                                     self.oracle.grant_key(store)
                                 });
                                 put.replicas = result.replicas;
+                                put.grants.clone_from(&reply.grants);
                             }
                             Ok(Code::ObjectAlreadyExists) => put.outcome = Some(Outcome::Exists),
                             Ok(Code::TenantQuotaExceeded) => {

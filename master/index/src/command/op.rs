@@ -221,8 +221,8 @@ impl PutEndItem {
 pub struct ProvenEnd {
     /// The end.
     pub end: PutEndItem,
-    /// Log index of the allocation whose replicas are proven to be written, but for the failed ones. A put id can lapse and
-    /// start anew between the leader's check and this entry. Then its allocation has another index, and the end is refused.
+    /// Log index of the allocation whose replicas are proven to be written, but for the failed ones. A put can time out
+    /// and be started again under the same id after the leader's check; `apply` then finds another index and refuses the end.
     pub index: u64,
 }
 

@@ -165,7 +165,7 @@ fn deadlines_end_puts_whoever_asks() {
     assert_eq!(rig.version("k"), Some(3));
 }
 
-/// A put that lapses after the leader's check and starts anew, before its end is applied.
+/// A put that is given up and started again under the same id between the leader's check and the entry.
 #[test]
 fn an_end_that_was_proven_for_an_earlier_allocation_ends_no_later_one_of_the_same_put() {
     let mut rig = Rig::with_stores(&[MIB]);

@@ -13,14 +13,14 @@ pub(crate) struct PutToEnd {
     pub(crate) receipts: Bytes,
 }
 
-/// What the stores of a put must prove.
+/// Replicas whose receipts a put must show.
 pub(super) struct Due {
     /// Replicas in the order of the start's answer, each with the key of its store if that is still mounted.
     replicas: SmallVec<[(PlacedReplica, Option<GrantKey>); 1]>,
 }
 
 impl Due {
-    /// Returns what the put must prove; `None` if it is not in flight.
+    /// Returns the replicas of a put; `None` if it is not in flight.
     pub(super) fn of(put: &PutToEnd, state: &State) -> Option<Self> {
         let key = |replica: &PlacedReplica| {
             let store = state.store(replica.store).filter(|store| store.epoch == replica.epoch)?;

@@ -387,7 +387,8 @@ impl World {
                         unproven |= !failed && given != Some(receipt(*replica));
                         !failed && given == Some(receipt(*replica))
                     });
-                    if replicas.is_empty() && unproven {
+                    assert!(replicas.is_empty() || !unproven, "a put ends that can still be written");
+                    if unproven {
                         self.puts.insert(id.0, put);
                         return v1::PutEndResult { code: Code::NotProven as i32 };
                     }

@@ -56,7 +56,6 @@ impl Replay {
     }
 
     /// Returns the index after the last entry.
-    #[allow(dead_code, reason = "the simulation has oracles of its own")]
     pub(crate) fn state(&self) -> &State {
         &self.state
     }

@@ -36,6 +36,15 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// The objects that a cluster must have, by key.
 type Objects = BTreeMap<String, Option<(PutId, Digest)>>;
 
+/// What the log of the survivor makes of an index.
+struct Expected {
+    objects: Objects,
+    /// Number of objects, including those that were removed with others or whose stores were dropped, until they are swept.
+    count: u64,
+    /// The end of the log.
+    last: mc_log::LogId,
+}
+
 impl Schedule {
     /// The majority of a healthy cluster is lost while clients write, and the survivor is rescued.
     pub(crate) fn rescue(&mut self, mut rng: Seeded) -> Result<(), String> {
@@ -54,14 +63,15 @@ impl Schedule {
         }
         lost.iter().for_each(|host| self.machines[*host].wipe());
 
-        let (objects, last) = self.expected(survivor, &acknowledged)?;
-        let (count, found) = self.machines[survivor].rescue()?;
-        let there = objects.values().flatten().count();
-        if (count, found) != (there as u64, last.index) {
+        let Expected { objects, count, last } = self.expected(survivor, &acknowledged)?;
+        let found = self.machines[survivor].rescue()?;
+        if found != (count, last.index) {
             return Err(format!(
-                "the rescue found {count} objects up to {found}: {there} up to {last} are right"
+                "the rescue found {} objects up to {}: {count} up to {last} are right",
+                found.0, found.1
             ));
         }
+        let there = objects.values().flatten().count();
         let mut base = last;
         base.index += mc_index::RESCUE_GAP;
         self.invariants = Invariants::behind(base, masters, self.trace.clone(), self.entries.clone());
@@ -120,12 +130,8 @@ impl Schedule {
         oracle.violation().map_or(Ok(()), Err)
     }
 
-    /// What the log of the survivor makes of an index, entry by entry from the beginning; and the end of that log.
-    fn expected(
-        &self,
-        survivor: Host,
-        acknowledged: &[(String, Digest)],
-    ) -> Result<(Objects, mc_log::LogId), String> {
+    /// Makes the index from the log of the survivor, entry by entry from the beginning.
+    fn expected(&self, survivor: Host, acknowledged: &[(String, Digest)]) -> Result<Expected, String> {
         let last = last_on(&self.machines[survivor].log.disk()).map_err(|err| err.to_string())?;
         let last = last.ok_or("the survivor has no log")?;
         let mut replay = Replay::new();
@@ -144,7 +150,7 @@ impl Schedule {
         };
         match acknowledged.iter().find(is_gone) {
             Some((key, value)) => Err(format!("the survivor's log has lost {value:?} of {key}")),
-            None => Ok((objects, last)),
+            None => Ok(Expected { objects, count: replay.state().objects(), last }),
         }
     }
 

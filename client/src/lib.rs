@@ -46,8 +46,8 @@ mod raw;
 mod session;
 
 pub use admin::{
-    Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
-    SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
+    Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, OutdatedCaller,
+    PlacedReplica, Quota, SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
 };
 pub use builder::Builder;
 pub use bytes::Bytes;
@@ -68,8 +68,9 @@ pub use mc_transfer::{
     WriteBuffer, WriteOp, Written,
 };
 pub use mc_types::{
-    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PinAction,
-    PutId, PutMode, Receipt, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
+    ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError,
+    PinAction, PutId, PutMode, Receipt, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
+    UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

@@ -782,6 +782,28 @@ pub struct StatusReply {
     /// since this master started.
     #[prost(string, tag = "20")]
     pub lost_entries: ::prost::alloc::string::String,
+    /// From the leader only: clients of older builds that started a put within the last minute, and stores of older builds; 256 at most.
+    #[prost(message, repeated, tag = "21")]
+    pub outdated: ::prost::alloc::vec::Vec<OutdatedCaller>,
+}
+/// A client or store whose newest protocol version is older than the master's.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutdatedCaller {
+    /// The client id of its calls; a store's is its store id.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub client_id: ::prost::bytes::Bytes,
+    /// the store's name; empty for a client
+    #[prost(string, tag = "2")]
+    pub store: ::prost::alloc::string::String,
+    /// the IP address from which it called; empty if not known
+    #[prost(string, tag = "3")]
+    pub host: ::prost::alloc::string::String,
+    /// the newest protocol version that it speaks
+    #[prost(uint32, tag = "4")]
+    pub version_max: u32,
+    /// time since its latest put or heartbeat
+    #[prost(uint64, tag = "5")]
+    pub silent_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberStatus {
@@ -971,6 +993,9 @@ pub struct SetConfigReply {
 pub struct FinishUpgradeRequest {
     #[prost(message, optional, tag = "1")]
     pub caller: ::core::option::Option<Caller>,
+    /// Finish although clients or stores of older builds are in use, or this master has not led for a minute.
+    #[prost(bool, tag = "2")]
+    pub force: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FinishUpgradeReply {
@@ -3242,7 +3267,7 @@ pub struct Envelope {
     pub from: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     pub to: ::prost::bytes::Bytes,
-    /// protocol version of the sender's message
+    /// version of the messages between masters
     #[prost(uint32, tag = "4")]
     pub version: u32,
     /// The sender's longest election timeout, which is also its leader lease. Leases are sound only where all agree on it.

@@ -27,7 +27,13 @@ pub mod v1 {
 }
 
 /// Protocol versions that this build speaks, lowest and highest.
-pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
+///
+/// From version 2 on, stores give receipts for what was written, and clients pass them on when they end a put.
+pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
+
+/// Versions of the messages between masters that this build takes. It sends the highest: a master that does not take it cannot
+/// be in one cluster with this build.
+pub const RAFT_VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
 
 /// Returns the highest version that both ranges contain, or `None` if they do not overlap.
 #[must_use]

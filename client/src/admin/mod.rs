@@ -23,8 +23,8 @@ use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 
 pub use types::{
-    Config, MasterStatus, Member, Members, Quota, SegmentStatus, Setting, StoreState, StoreStatus, Tenant,
-    TransportStatus,
+    Config, MasterStatus, Member, Members, OutdatedCaller, Quota, SegmentStatus, Setting, StoreState,
+    StoreStatus, Tenant, TransportStatus,
 };
 
 /// Time limit for a master's answer to a status request.
@@ -219,13 +219,15 @@ impl Admin {
 
     /// Raises the cluster version to the highest that all members support; returns it as it was before and after.
     ///
-    /// Older builds cannot be started afterwards.
+    /// Older builds cannot be started afterwards. Puts of clients and to stores of older builds may fail; unless `force` is
+    /// set, the version stays as it is while such clients and stores are in use.
     ///
     /// # Errors
-    /// `InvalidParams` when a member does not answer, or when older builds of some members hold back the version that
-    /// the others support (the error names them); else as [`Self::list_members`].
-    pub async fn finish_upgrade(&self) -> Result<(u32, u32), Error> {
-        let reply = self.ask(&FinishUpgradeRequest { caller: None }).await?;
+    /// `InvalidParams` when a member does not answer, when older builds of some members hold back the version that
+    /// the others support (the error names them), when clients or stores of older builds were in use within the last minute,
+    /// or when the leader has not led for a minute; else as [`Self::list_members`].
+    pub async fn finish_upgrade(&self, force: bool) -> Result<(u32, u32), Error> {
+        let reply = self.ask(&FinishUpgradeRequest { caller: None, force }).await?;
         Ok((reply.before, reply.after))
     }
 

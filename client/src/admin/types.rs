@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_discovery::Leader;
 use mc_proto::v1;
 use mc_transfer::PeerEndpoint;
-use mc_types::{ByteSize, ClusterId, NodeId, SegmentEpoch, StoreId};
+use mc_types::{ByteSize, ClientId, ClusterId, NodeId, SegmentEpoch, StoreId};
 
 use crate::placement::endpoint;
 
@@ -51,6 +51,25 @@ pub struct MasterStatus {
     pub no_puts: String,
     /// `lan`, `wan`, or other heartbeats and election timeouts in words; empty until it takes part in Raft.
     pub raft_timing: String,
+    /// Clients of older builds that started a put within the last minute, and stores of older builds, the latest first, 256 at
+    /// most. Only the leader reports them.
+    pub outdated: Vec<OutdatedCaller>,
+}
+
+/// A client or store whose newest protocol version is older than its leader's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutdatedCaller {
+    /// Its client id; a store's is its store id.
+    pub client: ClientId,
+    /// Name of the store; empty for a client.
+    pub store: String,
+    /// IP address from which it called; empty if that is not known.
+    pub host: String,
+    /// Newest protocol version that it speaks.
+    pub version_max: u32,
+    /// Time since its latest put or heartbeat.
+    pub silent: Duration,
 }
 
 /// A member of the cluster.
@@ -204,6 +223,20 @@ impl MasterStatus {
             waiting_for: reply.waiting_for,
             no_puts: reply.no_puts,
             raft_timing: reply.raft_timing,
+            outdated: reply.outdated.into_iter().map(OutdatedCaller::read).collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl OutdatedCaller {
+    /// Reads a caller; `None` when its id is malformed.
+    fn read(caller: v1::OutdatedCaller) -> Option<Self> {
+        Some(Self {
+            client: ClientId::from_bytes(&caller.client_id)?,
+            store: caller.store,
+            host: caller.host,
+            version_max: caller.version_max,
+            silent: Duration::from_millis(caller.silent_ms),
         })
     }
 }

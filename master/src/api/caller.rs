@@ -1,7 +1,11 @@
-use mc_proto::v1::Caller;
-use mc_types::{ClusterId, NodeId};
+use std::net::IpAddr;
 
-use crate::leader::Refusal;
+use mc_net::ConnectInfo;
+use mc_proto::v1::Caller;
+use mc_types::{ClientId, ClusterId, NodeId};
+use tonic::Extensions;
+
+use crate::leader::{OutdatedCaller, Refusal, Services};
 
 const CLIENT_ID_LEN: usize = 16;
 
@@ -54,6 +58,23 @@ pub(crate) fn versions_meet(min: u32, max: u32) -> Result<(), Refusal> {
     }
 }
 
+/// Returns the address from which a call came, if the network knows it. An IPv4 address is one, whatever kind of socket took the
+/// call.
+pub(super) fn host_of(carried: &Extensions) -> Option<IpAddr> {
+    carried.get::<ConnectInfo>().and_then(|info| Some(info.remote?.ip().to_canonical()))
+}
+
+/// Lists a client that puts, or a store, at this master if it leads and their build is older: `mcctl upgrade` names it.
+pub(super) fn note_if_outdated(services: &Services, caller: Option<&Caller>, host: Option<IpAddr>) {
+    let newest = *mc_proto::VERSIONS.end();
+    let Some(caller) = caller.filter(|caller| caller.version_max < newest) else { return };
+    let Some(client) = ClientId::from_bytes(&caller.client_id) else { return };
+    if let Some(leading) = services.coordinator.on_duty() {
+        let (version_max, at) = (caller.version_max, leading.elapsed());
+        leading.outdated.note(OutdatedCaller { client, host, version_max, at });
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -99,5 +120,18 @@ mod tests {
         for unnamed in [Some(&cut), Some(&caller(&[], &[])), None] {
             assert!(matches!(names_client(unnamed), Err(Refusal::Invalid(_))));
         }
+    }
+
+    #[test]
+    fn a_caller_over_ipv4_is_known_by_that_address_on_any_socket() {
+        let host = |remote: Option<&str>| {
+            let mut carried = Extensions::default();
+            let remote = remote.map(|remote| remote.parse().unwrap());
+            carried.insert(ConnectInfo { remote, place: None });
+            host_of(&carried).map(|host| host.to_string())
+        };
+        assert_eq!(host(Some("[::ffff:10.0.0.2]:7")).as_deref(), Some("10.0.0.2"));
+        assert_eq!(host(Some("[fd00::2]:7")).as_deref(), Some("fd00::2"));
+        assert_eq!(host(None), None);
     }
 }

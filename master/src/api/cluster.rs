@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
-use mc_index::{CLUSTER_VERSION, SegmentView, StoreView};
+use mc_index::{CLUSTER_VERSION, SegmentView, State, StoreView};
 use mc_proto::v1;
 use mc_types::StoreId;
 use tokio_stream::StreamExt;
@@ -12,7 +12,8 @@ use tonic::Status;
 
 use super::convert::{bytes, endpoints_to_wire, leader_to_wire, member_to_wire, node_id};
 use crate::leader::{
-    self, Leading, MemberState, Members, Refusal, Services, StatusView, TransportUse, WatchEvent,
+    self, Leading, MemberState, Members, OutdatedCaller, Refusal, Services, StatusView, TransportUse,
+    WatchEvent,
 };
 
 /// Name and version of this process.
@@ -75,8 +76,26 @@ fn status_as(services: &Services, leading: Option<&Leading>) -> v1::StatusReply 
             leader: leader.map(leader_to_wire),
             no_puts,
             lost_entries: services.raft.lost_entries().unwrap_or_default(),
+            outdated: leading.map(|leading| outdated(leading, state)).unwrap_or_default(),
         }
     })
+}
+
+/// Converts what a leader knows of callers of older builds for the wire.
+fn outdated(leading: &Leading, state: &State) -> Vec<v1::OutdatedCaller> {
+    let now = leading.elapsed();
+    let caller = |caller: OutdatedCaller| v1::OutdatedCaller {
+        client_id: bytes(&caller.client.to_bytes()),
+        store: caller
+            .as_store()
+            .and_then(|id| state.store(id))
+            .map(|it| it.name.to_owned())
+            .unwrap_or_default(),
+        host: caller.host.map(|host| host.to_string()).unwrap_or_default(),
+        version_max: caller.version_max,
+        silent_ms: u64::try_from(now.saturating_sub(caller.at).as_millis()).unwrap_or(u64::MAX),
+    };
+    leading.outdated.heard(now).into_iter().map(caller).collect()
 }
 
 /// Converts a store's status for the wire. Only a leader can tell whether the store is alive.

@@ -21,8 +21,11 @@ pub(super) async fn set(
     Ok(v1::SetConfigReply { before: Some(message(setting, &before)), after: Some(message(setting, &after)) })
 }
 
-pub(super) async fn finish_upgrade(configuration: &Configuration) -> Result<v1::FinishUpgradeReply, Refusal> {
-    let (before, after) = configuration.finish_upgrade().await?;
+pub(super) async fn finish_upgrade(
+    configuration: &Configuration,
+    request: &v1::FinishUpgradeRequest,
+) -> Result<v1::FinishUpgradeReply, Refusal> {
+    let (before, after) = configuration.finish_upgrade(request.force).await?;
     Ok(v1::FinishUpgradeReply { before, after })
 }
 

@@ -3,14 +3,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::stream::BoxStream;
 use mc_index::CLUSTER_VERSION;
-use mc_net::{ConnectInfo, Network};
+use mc_net::Network;
 use mc_proto::v1;
 use mc_proto::v1::master_server::Master;
 use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::caller::{Addressee, names_client, versions_meet};
+use super::caller::{Addressee, host_of, names_client, note_if_outdated, versions_meet};
 use super::cluster::software;
 use super::reply_memory::ReplyMemory;
 use super::shed::{SheddableCall, Shedder};
@@ -213,9 +213,11 @@ impl Master for MasterService {
         &self,
         request: Request<v1::BatchPutStartRequest>,
     ) -> Result<Response<v1::BatchPutStartReply>, Status> {
-        let caller = request.extensions().get::<ConnectInfo>().and_then(|info| Some(info.remote?.ip()));
-        change!(self, PutStart, request, |services| objects::put_start(&services.objects, request, caller)
-            .await?)
+        let host = host_of(request.extensions());
+        change!(self, PutStart, request, |services| {
+            note_if_outdated(&services, request.caller.as_ref(), host);
+            objects::put_start(&services.objects, request, host).await?
+        })
     }
 
     async fn batch_put_end(
@@ -301,7 +303,8 @@ impl Master for MasterService {
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let services = self.0.formed()?;
         let us = Addressee { cluster: services.coordinator.cluster(), node: self.0.node };
-        Ok(Response::new(stores::heartbeat(services, self.0.metrics.clone(), us, request.into_inner())))
+        let host = host_of(request.extensions());
+        Ok(Response::new(stores::heartbeat(services, self.0.metrics.clone(), us, host, request.into_inner())))
     }
 
     async fn list_members(
@@ -352,7 +355,8 @@ impl Master for MasterService {
         &self,
         request: Request<v1::FinishUpgradeRequest>,
     ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
-        change!(self, FinishUpgrade, request, |services| config::finish_upgrade(&services.configuration)
-            .await?)
+        change!(self, FinishUpgrade, request, |services| {
+            config::finish_upgrade(&services.configuration, &request).await?
+        })
     }
 }

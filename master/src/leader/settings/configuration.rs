@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mc_index::{CLUSTER_VERSION, Request, Settings};
 use mc_raft::RaftNode;
@@ -10,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::config::Setting;
 use crate::formation::Formation;
-use crate::leader::term::{Coordinator, Leading, Refusal};
+use crate::leader::term::{Coordinator, HEARD_WITHIN, Leading, OutdatedCaller, Refusal};
 
 /// Settings and version of the cluster, as they are replicated.
 #[derive(Clone, Debug)]
@@ -76,7 +77,9 @@ impl Configuration {
 
     /// Raises the cluster version to the highest that every member's build supports. Returns the old and the new
     /// version.
-    pub(crate) async fn finish_upgrade(&self) -> Result<(u32, u32), Refusal> {
+    ///
+    /// Unless it is forced, it does not leave behind clients and stores of older builds.
+    pub(crate) async fn finish_upgrade(&self, force: bool) -> Result<(u32, u32), Refusal> {
         let leading = self.coordinator.lead().await?;
         let supported = self.supported_versions().await?;
         let _one_at_a_time = self.changing.lock().await;
@@ -87,6 +90,10 @@ impl Configuration {
         let before = self.replicated().version;
         let after = raised(before, &supported).map_err(Refusal::Invalid)?;
         if after > before {
+            if !force {
+                let outdated = leading.outdated.heard(leading.elapsed());
+                none_left_behind(leading.age(), &outdated).map_err(Refusal::Invalid)?;
+            }
             if before == 0 {
                 // The cluster has just formed. Once it has a version, no leader seeds its settings any more.
                 self.coordinator.propose(&leading, &Request::set_settings(self.seed.clone())).await?;
@@ -184,9 +191,56 @@ fn raised(before: u32, supported: &BTreeMap<NodeId, u32>) -> Result<u32, String>
     ))
 }
 
+/// Refuses to raise the version while clients or stores of older builds are in use, or may have been under an earlier leader.
+fn none_left_behind(led: Duration, outdated: &[OutdatedCaller]) -> Result<(), String> {
+    if led < HEARD_WITHIN {
+        return Err(format!(
+            "the leader has led for {} s only and cannot know yet which clients and stores are of older builds: try \
+             again when it has led for {} s, or finish with --force",
+            led.as_secs(),
+            HEARD_WITHIN.as_secs()
+        ));
+    }
+    let Some(latest) = outdated.first() else { return Ok(()) };
+    let who = match latest.as_store() {
+        Some(store) => format!("store {store}"),
+        None => format!("client {}", latest.client),
+    };
+    let host = latest.host.map(|host| format!(" at {host}")).unwrap_or_default();
+    Err(format!(
+        "{} clients or stores of older builds were in use within the last minute, {who}{host} last, and their puts may \
+         fail afterwards: upgrade them (`mcctl upgrade status` lists them), or finish with --force",
+        outdated.len()
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    use mc_types::{ClientId, StoreId};
+
     use super::*;
+
+    #[test]
+    fn nobody_who_called_within_a_minute_is_left_behind() {
+        const CLIENT: u128 = u128::MAX / 3;
+        let minute = HEARD_WITHIN;
+        let caller = |client| OutdatedCaller {
+            client: ClientId(client),
+            host: Some([10, 0, 0, 7].into()),
+            version_max: 1,
+            at: Duration::ZERO,
+        };
+        assert_eq!(none_left_behind(minute, &[]), Ok(()));
+        let why = none_left_behind(minute, &[caller(2), caller(CLIENT)]).unwrap_err();
+        assert!(
+            why.starts_with("2 clients") && why.contains(&format!("store {} at 10.0.0.7", StoreId(2))),
+            "{why}"
+        );
+        let why = none_left_behind(minute, &[caller(CLIENT)]).unwrap_err();
+        assert!(why.contains(&format!("client {}", ClientId(CLIENT))), "{why}");
+        let why = none_left_behind(Duration::from_secs(59), &[]).unwrap_err();
+        assert!(why.contains("has led for 59 s only"), "{why}");
+    }
 
     #[test]
     fn the_version_is_raised_to_what_all_builds_support_and_who_holds_it_down_is_named() {

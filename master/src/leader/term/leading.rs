@@ -6,6 +6,7 @@ use mc_types::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
 use parking_lot::RwLock;
 
 use super::liveness::Liveness;
+use super::outdated::OutdatedCallers;
 use super::transports::TransportsInUse;
 
 /// Lifetime of a put that asks for none: the time within which it must end.
@@ -22,6 +23,8 @@ pub(crate) struct Leading {
     pub(crate) liveness: Liveness,
     /// Transports of the stores, for people.
     pub(crate) transports: TransportsInUse,
+    /// Clients and stores of older builds, for people.
+    pub(crate) outdated: OutdatedCallers,
     pub(crate) leases: Leases,
     /// Reads, for the order of eviction.
     pub(crate) hits: Hits,
@@ -80,6 +83,7 @@ impl Leading {
             known_from: 0,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
             transports: TransportsInUse::default(),
+            outdated: OutdatedCallers::default(),
             leases: Leases::new(),
             hits: Hits::new(),
             limits: RwLock::new(Limits::of(settings)),

@@ -1,13 +1,14 @@
 //! The term that this master leads: who leads, proposals, and the soft state that ends with the term.
 //!
-//! `coordinator` uses `admission`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`
-//! and `transports`.
+//! `coordinator` uses `admission`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`,
+//! `outdated` and `transports`.
 
 mod admission;
 mod coordinator;
 mod known_leader;
 mod leading;
 mod liveness;
+mod outdated;
 mod readiness;
 mod refusal;
 mod transports;
@@ -18,6 +19,7 @@ pub(crate) use coordinator::{Coordinator, CoordinatorConfig, StatusView};
 pub(crate) use known_leader::KnownLeader;
 pub(crate) use leading::{Leading, PutTimes};
 pub(crate) use liveness::{LOOK_INTERVAL, Liveness, StoreEvents, StoreState};
+pub(crate) use outdated::{HEARD_WITHIN, OutdatedCaller};
 pub(crate) use readiness::Unready;
 pub(crate) use refusal::Refusal;
 pub(crate) use transports::TransportUse;

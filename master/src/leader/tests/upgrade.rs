@@ -116,14 +116,17 @@ pub(crate) fn services(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
     let masters = Upgraded::start(BEFORE).await;
-    let reply = masters.leader.configuration.finish_upgrade().await.unwrap();
-    assert_eq!(reply, (BEFORE, CLUSTER_VERSION));
+    let finish = async |force| masters.leader.configuration.finish_upgrade(force).await;
+    let why = finish(false).await.unwrap_err().to_string();
+    assert!(why.contains("cannot know yet which clients and stores are of older builds"), "{why}");
+    masters.assert_version(BEFORE).await;
+
+    assert_eq!(finish(true).await.unwrap(), (BEFORE, CLUSTER_VERSION));
     masters.assert_version(CLUSTER_VERSION).await;
 
     let last = || masters.leader.coordinator.read(|applied| applied.last_applied);
     let raised = last();
-    let reply = masters.leader.configuration.finish_upgrade().await.unwrap();
-    assert_eq!(reply, (CLUSTER_VERSION, CLUSTER_VERSION));
+    assert_eq!(finish(false).await.unwrap(), (CLUSTER_VERSION, CLUSTER_VERSION));
     assert_eq!(last(), raised, "nothing is left to do");
     masters.assert_version(CLUSTER_VERSION).await;
 }
@@ -132,19 +135,19 @@ async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
 async fn a_member_whose_build_is_old_holds_the_version_down_and_is_named() {
     let masters = Upgraded::start(BEFORE).await;
     let old = masters.give_a_follower(BEFORE);
-    let why = masters.leader.configuration.finish_upgrade().await.unwrap_err().to_string();
+    let why = masters.leader.configuration.finish_upgrade(true).await.unwrap_err().to_string();
     assert!(why.contains(&format!("the build of master {old} supports cluster version {BEFORE}")), "{why}");
     masters.assert_version(BEFORE).await;
 
     assert_eq!(masters.give_a_follower(CLUSTER_VERSION), old);
-    assert_eq!(masters.leader.configuration.finish_upgrade().await.unwrap(), (BEFORE, CLUSTER_VERSION));
+    assert_eq!(masters.leader.configuration.finish_upgrade(true).await.unwrap(), (BEFORE, CLUSTER_VERSION));
     masters.assert_version(CLUSTER_VERSION).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_has_just_formed_gets_its_settings_with_its_version() {
     let masters = Upgraded::start(0).await;
-    masters.leader.configuration.finish_upgrade().await.unwrap();
+    masters.leader.configuration.finish_upgrade(true).await.unwrap();
     masters.assert_version(CLUSTER_VERSION).await;
     masters.assert_seeded().await;
 }

@@ -8,7 +8,7 @@ use std::fmt::Display;
 
 use bytes::Bytes;
 use mc_proto::{
-    VERSIONS, status_of,
+    RAFT_VERSIONS, status_of,
     v1::{self, ErrorDetail},
 };
 use mc_types::{ClusterId, Code, NodeId};
@@ -32,7 +32,7 @@ impl LocalNode {
             cluster_id: Bytes::copy_from_slice(&self.cluster.to_bytes()),
             from: node_to_wire(self.node),
             to: node_to_wire(to),
-            version: *VERSIONS.end(),
+            version: *RAFT_VERSIONS.end(),
             election_max_ms: self.election_max_ms,
         }
     }
@@ -65,8 +65,8 @@ pub(crate) fn check_envelope(
             format!("{from} means {meant}, but this is node {node} (was its data directory replaced?)");
         return Err(refusal(Code::WrongNode, message, node, meant));
     }
-    if !VERSIONS.contains(&envelope.version) {
-        let ours = format!("{}-{}", VERSIONS.start(), VERSIONS.end());
+    if !RAFT_VERSIONS.contains(&envelope.version) {
+        let ours = format!("{}-{}", RAFT_VERSIONS.start(), RAFT_VERSIONS.end());
         let message = format!(
             "{from} speaks protocol version {}, node {node} speaks {ours}: upgrade the older one",
             envelope.version
@@ -139,7 +139,7 @@ mod tests {
         let detail = detail_of(&check_timing(300, &slower).unwrap_err()).unwrap();
         assert!(detail.message.contains("300 ms here, 1000 ms there"), "{}", detail.message);
 
-        let newer = v1::Envelope { version: VERSIONS.end() + 1, ..peer.envelope(us.node) };
+        let newer = v1::Envelope { version: RAFT_VERSIONS.end() + 1, ..peer.envelope(us.node) };
         assert_eq!(check(&newer, Some(us.cluster)).unwrap().code, Code::VersionSkew as i32);
         assert!(check_envelope(us.node, Some(us.cluster), None).is_err());
     }

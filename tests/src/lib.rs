@@ -37,6 +37,7 @@ mod scrape;
 pub mod service;
 mod small_disk;
 mod suspicions;
+mod unwritten;
 mod values;
 mod workload;
 
@@ -60,5 +61,6 @@ pub use promql::{Expression, Matcher, Selector};
 pub use roll::{RollDisk, RollOrder};
 pub use scrape::{Family, Scrape, Series};
 pub use small_disk::SmallDisk;
+pub use unwritten::unwritten_puts_show_nothing;
 pub use values::{digest, slice, value};
 pub use workload::{Deadlines, Ledger, Mix, Running, Workload, tenant_key};

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use mc_client::{Builder, Client, GetIntoOwned, PutFrom, PutOptions, ShmAccess, Transports};
-use mc_tests::{Cluster, ClusterBuilder, Faults, Workload, value};
+use mc_tests::{Cluster, ClusterBuilder, Faults, Workload, unwritten_puts_show_nothing, value};
+use mc_transfer::{HostMemory, Rdma, RdmaDevices, RdmaOptions, TcpOptions, TcpTransport};
 
 /// An emulated guest is slow: elections must not come of that.
 fn pool() -> ClusterBuilder {
@@ -105,4 +106,16 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     let status = cluster.store_status(0).await;
     let rdma = status["transports"].as_array().unwrap().iter().find(|one| one["name"] == "rdma").unwrap();
     assert!(rdma["how"].as_str().unwrap().contains("1 of 1 segments are registered"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a verbs device: tests/rdma/run"]
+async fn by_rdma_a_put_that_was_not_written_shows_nothing() {
+    let cluster = pool().masters(1).stores(1).start().await;
+    let rdma = Rdma::open(&RdmaDevices::Auto, &RdmaOptions::default()).unwrap();
+    let only = true;
+    let transport =
+        TcpTransport::with_rdma(TcpOptions::default(), &HostMemory::new(), rdma, only, Box::new(|_, _| {}));
+    unwritten_puts_show_nothing(&cluster, &transport).await;
+    assert!(moved(&cluster, 0).await > 0.0, "bytes go by RDMA");
 }

@@ -1,12 +1,11 @@
 use bytes::Bytes;
 use mc_proto::v1;
+use mc_tests::by_hand::{self, ByHand, receipt};
 use mc_tests::checker::{Action, Losses, Outcome};
-use mc_tests::{Cluster, Faults, LossyMaster, Workload, by_hand};
+use mc_tests::{Cluster, Faults, LossyMaster, Workload};
 use mc_transfer::Seal;
 use mc_types::{Code, PutId};
 use tonic::{Response, Status};
-
-use crate::fence::{ByHand, receipt};
 
 #[tokio::test]
 async fn every_reply_is_lost_once_and_the_repetition_gets_the_same_answer() {
@@ -82,8 +81,11 @@ async fn a_repeated_revoke_gets_the_same_answer_whether_its_put_had_ended_or_not
     .await;
     assert!(started.results.iter().all(|result| result.code == Code::Ok as i32), "{started:?}");
 
-    let put =
-        ByHand::new(&cluster).await.granted(ended.clone(), &started.results[1].replicas, &started.grants);
+    let put = ByHand::at(cluster.master_address(0)).await.granted(
+        ended.clone(),
+        &started.results[1].replicas,
+        &started.grants,
+    );
     let receipts = receipt(put.write(b"1", Seal::Yes).await.unwrap());
     let (put_id, key) = (ended.clone(), raw(b"ended"));
     let item = v1::PutEndItem { put_id, key, receipts, ..v1::PutEndItem::default() };

@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_index::{Command, KeyHash, Op, Quota, Stamp};
 use mc_proto::v1;
-use mc_types::ClusterTime;
+use mc_types::{ClusterTime, Code, Receipt};
 
 use super::caller::{Addressee, versions_meet};
 use super::convert::{node_id, put_id, store_id};
 use super::objects::{limits, put_start_item, unpacked};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
-use crate::leader::PutTimes;
+use crate::leader::{PutTimes, proofs_testing as testing};
 
 /// Whether the caller and the addressee pass their checks.
 pub fn caller(caller: Option<&v1::Caller>) -> bool {
@@ -73,6 +73,24 @@ pub fn put_end(request: &v1::BatchPutEndRequest) -> bool {
     caller(request.caller.as_ref())
         && keys(&request.tenant, request.items.iter().map(|item| &item.key))
         && request.items.iter().all(|item| put_id(&item.put_id).is_ok())
+}
+
+/// Whether receipts prove a put of two replicas. Those count that are right, byte by byte, and no others.
+pub fn receipts(data: &[u8]) -> bool {
+    let right = valid_receipts();
+    let is_wrong = |at: &u8| {
+        let at = usize::from(*at);
+        data.get(at * Receipt::LEN..(at + 1) * Receipt::LEN) != Some(&right[at][..])
+    };
+    let wrong: Vec<u8> = (0..2).filter(is_wrong).collect();
+    let checked = testing::checked(&[], data, &[true; 2]);
+    assert_eq!(checked, if wrong.len() < 2 { Ok(wrong) } else { Err(Code::NotProven) });
+    checked.is_ok()
+}
+
+/// The receipts that prove that put.
+pub fn valid_receipts() -> Vec<Vec<u8>> {
+    testing::receipts(2)
 }
 
 /// Whether a batch of puts that are given up can be read.

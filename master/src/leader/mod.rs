@@ -27,6 +27,8 @@ pub(crate) use members::{
     MemberState, Members, SpareDescriptors, keep_members, leave_to_a_better_disk,
     leave_to_a_master_with_descriptors,
 };
+#[cfg(feature = "testing")]
+pub(crate) use objects::proofs_testing;
 pub(crate) use objects::{
     Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
     Placement, Preference, PutToEnd, RemovalPage, RemoveObject, StoreGrant, keep_room,

@@ -32,6 +32,12 @@ pub(crate) fn grants() -> Vec<Vec<u8>> {
         .into()
 }
 
+/// Receipts of the first of two replicas, and of both.
+pub(crate) fn receipts() -> Vec<Vec<u8>> {
+    let receipts = mc_master::fuzz::valid_receipts();
+    vec![receipts[0].clone(), receipts.concat()]
+}
+
 /// One of each frame, after the number of its kind; requests with their grant and operations.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
     let request = |access: u8, kind: u8, ops: u16, op_len: usize| {

@@ -39,6 +39,8 @@ pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use preference::{Near, Preference};
 use proofs::Due;
 pub(crate) use proofs::PutToEnd;
+#[cfg(feature = "testing")]
+pub(crate) use proofs::testing as proofs_testing;
 use queue::{RoomNeed, WaitReason};
 pub(crate) use removal::RemovalPage;
 use removal::matching_places;

@@ -62,18 +62,19 @@ pub(super) fn check(put: PutToEnd, due: Option<&Due>, cluster: ClusterId) -> Res
     if is_missing && !is_proven { Err(Code::NotProven) } else { Ok(ProvenEnd { end, index }) }
 }
 
-#[cfg(test)]
-mod tests {
+/// Puts of replicas on the stores 1, 2 and so on, for tests and fuzzers.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing {
     use mc_index::KeyHash;
     use mc_types::{PutId, SegmentEpoch, StoreId};
 
     use super::*;
 
-    const CLUSTER: ClusterId = ClusterId(1);
-    const KEY: GrantKey = GrantKey([7; 32]);
-    const INDEX: u64 = 9;
+    pub(super) const CLUSTER: ClusterId = ClusterId(1);
+    pub(super) const KEY: GrantKey = GrantKey([7; 32]);
+    pub(super) const INDEX: u64 = 9;
 
-    fn placed(store: u64) -> PlacedReplica {
+    pub(super) fn placed(store: u64) -> PlacedReplica {
         PlacedReplica {
             store: StoreId(store),
             epoch: SegmentEpoch(2),
@@ -84,26 +85,44 @@ mod tests {
         }
     }
 
-    fn receipt(key: GrantKey, cluster: ClusterId, placed: PlacedReplica) -> Vec<u8> {
+    pub(super) fn receipt(key: GrantKey, cluster: ClusterId, placed: PlacedReplica) -> Vec<u8> {
         let PlacedReplica { store, epoch, segment, offset, len, index } = placed;
         let range = GrantedRange { segment, offset, len, index };
         key.receipts().receipt(cluster, store, epoch, &range).to_bytes().into()
     }
 
-    /// Returns the replicas that count as failed, of two on the stores 1 and 2.
-    fn checked(failed: &[u8], receipts: &[Vec<u8>], mounted: [bool; 2]) -> Result<Vec<u8>, Code> {
+    /// The receipts of the first `replicas` stores.
+    pub(crate) fn receipts(replicas: u64) -> Vec<Vec<u8>> {
+        (1..=replicas).map(|store| receipt(KEY, CLUSTER, placed(store))).collect()
+    }
+
+    /// Returns the replicas that count as failed, of one for each of `mounted`.
+    pub(crate) fn checked(failed: &[u8], receipts: &[u8], mounted: &[bool]) -> Result<Vec<u8>, Code> {
         let mut end = PutEndItem::new(PutId(1), KeyHash::of("", b"key"), 0);
         end.failed = failed.into();
         let replicas = (1..).zip(mounted).map(|(store, is)| (placed(store), is.then_some(KEY)));
-        let put = PutToEnd { end, receipts: receipts.concat().into() };
+        let put = PutToEnd { end, receipts: Bytes::copy_from_slice(receipts) };
         let proven = check(put, Some(&Due { replicas: replicas.collect() }), CLUSTER)?;
         assert_eq!(proven.index, INDEX);
         Ok(proven.end.failed.to_vec())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_index::KeyHash;
+    use mc_types::{PutId, SegmentEpoch};
+
+    use super::testing::{CLUSTER, INDEX, KEY, placed, receipt, receipts};
+    use super::*;
+
+    fn checked(failed: &[u8], receipts: &[Vec<u8>], mounted: [bool; 2]) -> Result<Vec<u8>, Code> {
+        testing::checked(failed, &receipts.concat(), &mounted)
+    }
 
     #[test]
     fn a_replica_counts_that_its_store_has_proven() {
-        let [one, two] = [1, 2].map(|store| receipt(KEY, CLUSTER, placed(store)));
+        let [one, two] = receipts(2).try_into().unwrap();
         let (none, mounted) = (vec![0; Receipt::LEN], [true; 2]);
         let both = [one.clone(), two.clone()];
         assert_eq!(checked(&[], &both, mounted), Ok(vec![]));

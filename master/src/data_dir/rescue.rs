@@ -132,7 +132,9 @@ impl Rescue {
     /// [`RescueError`]: nothing has been changed, unless an interrupted rescue was being finished.
     pub async fn prepare(dir: &Path, logs: Arc<dyn OpenLog>) -> Result<Prepared, RescueError> {
         // Checked before locking, which would create a directory under a mistyped name.
-        if !dir.join("identity").exists() && !is_unfinished(dir) {
+        let identity = dir.join("identity");
+        let is_there = identity.try_exists().map_err(failed("look for", &identity))?;
+        if !is_there && !is_unfinished(dir) {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
         }
         let lock = DirectoryLock::acquire(dir)?;

@@ -88,6 +88,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         raft: raft.handle().clone(),
         free_space: Arc::new(FileSystem),
     };
+    mc_process::keep_files_private();
     // Each client and each store needs a descriptor.
     if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit on open files: fewer clients and stores can connect");

@@ -2,13 +2,22 @@
 //!
 //! Content: 4 B magic, format version (u32, big-endian), body, CRC-32C (big-endian) of everything before it.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Pause between two tries to lock a directory.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+/// Modes of data directories and of files in them: some hold keys.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// Mode of a directory above a data directory, which other users' may be in, too.
+const PARENT_MODE: u32 = 0o755;
+/// The rights of all but the owner.
+const OTHERS: u32 = 0o077;
 
 const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
@@ -135,7 +144,9 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), DurableError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
-    let mut file = File::create(&partial).map_err(DurableError::io("create", &partial))?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
+    let mut file = options.open(&partial).map_err(DurableError::io("create", &partial))?;
     file.write_all(bytes).map_err(DurableError::io("write", &partial))?;
     file.sync_all().map_err(DurableError::io("sync", &partial))?;
     durable_rename(&partial, path)
@@ -153,19 +164,44 @@ pub fn sync_dir(dir: &Path) -> Result<(), DurableError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(DurableError::io("sync the directory", dir))
 }
 
-/// Creates `dir` and its missing parents, durably.
+/// Creates `dir`, for this user alone, and its missing parents, durably.
 pub fn create_dir(dir: &Path) -> Result<(), DurableError> {
+    create_dir_of(dir, DIR_MODE)
+}
+
+fn create_dir_of(dir: &Path, mode: u32) -> Result<(), DurableError> {
     if dir.is_dir() {
         return Ok(());
     }
     let above = parent(dir);
-    create_dir(above)?;
-    match fs::create_dir(dir) {
-        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => {
-            Err(DurableError::io("create the directory", dir)(err))
-        }
-        _ => sync_dir(above),
+    create_dir_of(above, PARENT_MODE)?;
+    match fs::DirBuilder::new().mode(mode).create(dir) {
+        // The umask may have taken away more than that.
+        Ok(()) => drop(fs::set_permissions(dir, Permissions::from_mode(mode))),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(DurableError::io("create the directory", dir)(error)),
     }
+    sync_dir(above)
+}
+
+/// Takes away the rights of other users on a data directory and on what is in it. An error is not one of the data: the root of a
+/// volume may belong to another user, who lets this one in by its group.
+fn close_to_others(dir: &Path) {
+    let close = |path: &Path| {
+        let mut rights = fs::symlink_metadata(path)?.permissions();
+        if rights.mode() & OTHERS != 0 {
+            rights.set_mode(rights.mode() & !OTHERS);
+            fs::set_permissions(path, rights)?;
+        }
+        io::Result::Ok(())
+    };
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        // A link's own rights mean nothing, and what it leads to may be anybody's.
+        if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
+            let _ = close(&entry.path());
+        }
+    }
+    let _ = close(dir);
 }
 
 fn parent(path: &Path) -> &Path {
@@ -184,7 +220,8 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Creates `dir` if it is missing, checks that it is writable, and locks it (`flock` on the file `lock`).
+    /// Creates `dir` if it is missing, checks that it is writable, and locks it (`flock` on the file `lock`). Closes it to
+    /// other users, unless it was somebody else's directory: one with files, and without that one.
     ///
     /// # Errors
     /// [`DurableError::Locked`] when another process, or another lock of this one, holds the directory;
@@ -192,14 +229,21 @@ impl DirectoryLock {
     pub fn acquire(dir: &Path) -> Result<Self, DurableError> {
         create_dir(dir)?;
         let path = dir.join("lock");
+        let is_own = path.exists() || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
         let file = File::options()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(FILE_MODE)
             .open(&path)
             .map_err(DurableError::io("write to the data directory, at", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { path: dir.to_owned(), _file: file }),
+            Ok(()) => {
+                if is_own {
+                    close_to_others(dir);
+                }
+                Ok(Self { path: dir.to_owned(), _file: file })
+            }
             Err(TryLockError::WouldBlock) => Err(DurableError::Locked { path: dir.to_owned() }),
             Err(TryLockError::Error(err)) => Err(DurableError::io("lock", &path)(err)),
         }
@@ -290,6 +334,37 @@ mod tests {
         assert!(err.to_string().contains("is in use by another process"), "{err}");
         drop(lock);
         DirectoryLock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn other_users_are_kept_out_of_a_data_directory_and_of_nothing_else() {
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        drop(DirectoryLock::acquire(&path).unwrap());
+        KIND.write(&path.join("file"), b"body").unwrap();
+        assert_eq!((mode(&dir.path().join("a")), mode(&path)), (PARENT_MODE, DIR_MODE));
+        assert_eq!([path.join("lock"), path.join("file")].map(|path| mode(&path)), [FILE_MODE; 2]);
+
+        // As a build before made it.
+        let outside = dir.path().join("outside");
+        fs::write(&outside, b"").unwrap();
+        std::os::unix::fs::symlink(&outside, path.join("link")).unwrap();
+        for (path, mode) in [(&path.join("file"), 0o644), (&outside, 0o644), (&path, 0o2755)] {
+            set(path, mode);
+        }
+        drop(DirectoryLock::acquire(&path).unwrap());
+        assert_eq!([mode(&path), mode(&path.join("file")), mode(&outside)], [0o2700, FILE_MODE, 0o644]);
+
+        let (empty, other) = (dir.path().join("empty"), dir.path().join("other"));
+        for path in [&empty, &other] {
+            fs::create_dir(path).unwrap();
+            set(path, 0o755);
+        }
+        fs::write(other.join("of somebody else"), b"").unwrap();
+        let _locks = [&empty, &other].map(|path| DirectoryLock::acquire(path).unwrap());
+        assert_eq!([&empty, &other].map(|path| mode(path)), [0o700, 0o755]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! - [`config`]: flags over environment over file over default, with the origin of each value.
 //! - [`http`], [`metrics`], [`telemetry`]: monitoring of a process.
+//! - [`keep_files_private`]: lets nobody else read what this process writes.
 //! - [`raise_descriptor_limit`]: makes room for many connections.
 //! - [`stdin_eof`]: notices the end of the process that started this one.
 
@@ -10,8 +11,10 @@ mod descriptors;
 pub mod http;
 mod lines;
 pub mod metrics;
+mod private;
 mod stdin;
 pub mod telemetry;
 
 pub use descriptors::{descriptor_limit, has_descriptors, raise_descriptor_limit};
+pub use private::keep_files_private;
 pub use stdin::stdin_eof;

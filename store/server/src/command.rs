@@ -62,6 +62,7 @@ async fn run(log: &Log, flags: Flags, args: Vec<OsString>) -> ExitCode {
         Err(source) => return refuse_start(log, &StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
+    mc_process::keep_files_private();
     // Must happen before the store reads the limit.
     if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors: fewer clients can connect");

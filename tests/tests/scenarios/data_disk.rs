@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mc_client::{Code, Put};
@@ -107,4 +109,30 @@ async fn leads(cluster: &Cluster, master: usize) {
         false
     })
     .await;
+}
+
+/// The log has the keys of the stores' grants.
+#[tokio::test]
+async fn nobody_else_can_read_what_masters_and_stores_keep() {
+    let cluster = Cluster::builder().masters(1).segment("16mb").start().await;
+    assert_eq!(cluster.client().await.put("key", b"value").await.unwrap(), Put::Stored);
+
+    let below = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let mut kept = below(cluster.dir());
+    kept.retain(|path| path.is_dir());
+    assert_eq!(kept.len(), 2, "of a master and a store: {kept:?}");
+    let mut files = 0;
+    while let Some(path) = kept.pop() {
+        let metadata = std::fs::metadata(&path).unwrap();
+        let mode = metadata.permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
+        match metadata.is_dir() {
+            true => kept.extend(below(&path)),
+            false => files += 1,
+        }
+    }
+    assert!(files > 3, "{files} files were looked at");
 }

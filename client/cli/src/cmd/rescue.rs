@@ -41,6 +41,7 @@ struct Survivor {
 
 pub(crate) async fn rescue(args: &RescueArgs, output: Output) -> Result<Ended> {
     mc_log::keep_caught_panics_quiet();
+    mc_process::keep_files_private();
     let rescue = match Rescue::prepare(&args.data_dir, Arc::new(OnSled::default())).await? {
         Prepared::Survivor(rescue) => *rescue,
         Prepared::Finished(rescued) => {

@@ -177,11 +177,6 @@ impl Oracle {
         self.inner.lock().violation.get_or_insert(why);
     }
 
-    /// The outcome of the last operation on a key.
-    pub(crate) fn last_outcome(&self, key: &str) -> Option<Outcome> {
-        self.inner.lock().operations.get(key)?.last().map(|operation| operation.outcome)
-    }
-
     /// The time between two acknowledged puts counts from now on.
     pub(crate) fn stored_now(&self) {
         let mut inner = self.inner.lock();

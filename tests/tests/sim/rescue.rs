@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// The objects that a cluster must have, by key.
 type Objects = BTreeMap<String, Option<(PutId, Digest)>>;
 
-/// What the log of the survivor makes of an index.
+/// The index that follows from the log of the survivor.
 struct Expected {
     objects: Objects,
     /// Number of objects, including those that were removed with others or whose stores were dropped, until they are swept.

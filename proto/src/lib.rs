@@ -2,8 +2,8 @@
 //!
 //! Both sides refuse a message of more than [`MAX_FIELDS`] items and other fields before they decode it.
 //!
-//! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that this
-//! build speaks. Both ends show their ranges when they connect; without a common version the error names both.
+//! [`v1`] holds the messages, the clients and the servers, and [`Procedure`] lists the calls. [`VERSIONS`] is the range of
+//! protocol versions that this build speaks. Both ends show their ranges when they connect; without a common version the error names both.
 
 #[cfg_attr(
     not(any(feature = "client", feature = "server")),
@@ -13,11 +13,13 @@ mod codec;
 mod convert;
 #[cfg(feature = "client")]
 mod prepared;
+mod procedure;
 mod status;
 
 pub use codec::MAX_FIELDS;
 #[cfg(feature = "client")]
 pub use prepared::{AddressedRequest, PreparedRequest, call};
+pub use procedure::Procedure;
 pub use status::{detail_of, reason_of, status_of};
 
 /// Generated from `mc/v1/master.proto` and `mc/v1/raft.proto`.

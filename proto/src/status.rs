@@ -18,19 +18,26 @@ pub fn status_of(detail: &ErrorDetail) -> tonic::Status {
         Ok(Code::NoLeader | Code::UnavailableInCurrentStatus) => tonic::Code::Unavailable,
         Ok(Code::OutcomeUnknown | Code::RpcTimeout) => tonic::Code::DeadlineExceeded,
         Ok(Code::SegmentAlreadyExists) => tonic::Code::AlreadyExists,
+        Ok(Code::Unauthenticated) => tonic::Code::Unauthenticated,
+        Ok(Code::PermissionDenied) => tonic::Code::PermissionDenied,
         _ => tonic::Code::Internal,
     };
     tonic::Status::with_details(code, detail.message.clone(), detail.encode_to_vec().into())
 }
 
-/// Returns the detail that [`status_of`] put into a status; `None` for a status from elsewhere (a broken connection, a
-/// proxy).
+/// Returns the detail that [`status_of`] put into a status, or that the denial of a call by the guard of a port amounts to;
+/// `None` for a status from elsewhere (a broken connection, a proxy).
 #[must_use]
 pub fn detail_of(status: &tonic::Status) -> Option<ErrorDetail> {
-    if status.details().is_empty() {
-        return None;
+    if !status.details().is_empty() {
+        return ErrorDetail::decode(status.details()).ok();
     }
-    ErrorDetail::decode(status.details()).ok()
+    let code = match status.code() {
+        tonic::Code::Unauthenticated => Code::Unauthenticated,
+        tonic::Code::PermissionDenied => Code::PermissionDenied,
+        _ => return None,
+    };
+    Some(ErrorDetail { code: code as i32, message: status.message().to_owned(), ..Default::default() })
 }
 
 /// Returns why a call failed: the message of the process that refused it, or the innermost cause (`connection refused`
@@ -77,5 +84,7 @@ mod tests {
             ErrorDetail { code: Code::NotLeader as i32, message: "ask b".into(), ..Default::default() };
         assert_eq!(detail_of(&status_of(&detail)), Some(detail));
         assert_eq!(detail_of(&tonic::Status::unavailable("connection refused")), None);
+        let denied = detail_of(&tonic::Status::permission_denied("not yours")).unwrap();
+        assert_eq!((denied.code, &*denied.message), (Code::PermissionDenied as i32, "not yours"));
     }
 }

@@ -81,6 +81,8 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mc_net::Peer;
+
     use super::*;
 
     const US: Addressee = Addressee { cluster: ClusterId(1), node: NodeId(2) };
@@ -127,7 +129,7 @@ mod tests {
         let host = |remote: Option<&str>| {
             let mut carried = Extensions::default();
             let remote = remote.map(|remote| remote.parse().unwrap());
-            carried.insert(ConnectInfo { remote, place: None });
+            carried.insert(ConnectInfo { remote, place: None, peer: Peer::Plain });
             host_of(&carried).map(|host| host.to_string())
         };
         assert_eq!(host(Some("[::ffff:10.0.0.2]:7")).as_deref(), Some("10.0.0.2"));

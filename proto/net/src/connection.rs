@@ -2,7 +2,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::room::Place;
 use crate::time_limit::TimeLimit;
+use crate::tls::{Accepted, Peer};
 
 /// An accepted connection over any transport.
 pub struct Connection {
@@ -20,15 +21,20 @@ pub struct Connection {
     read_ahead: Vec<u8>,
     /// Its place, if it came through a gate.
     time: Option<TimeLimit>,
+    /// Who is at the other end; not known before the first read, nor where it was not asked.
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only servers ask who connects"))]
+    peer: Arc<OnceLock<Peer>>,
 }
 
-/// Who is at the other end of an accepted connection: an extension of each request that comes in over it.
+/// The other end of an accepted connection: an extension of each request that comes in over it.
 #[derive(Clone, Debug)]
 pub struct ConnectInfo {
     /// Its address; `None` where connections have none, as in a simulation.
     pub remote: Option<SocketAddr>,
     /// Its place on the port; `None` without a gate.
     pub place: Option<Arc<Place>>,
+    /// Its identity.
+    pub peer: Peer,
 }
 
 trait Duplex: AsyncRead + AsyncWrite + Send {}
@@ -37,12 +43,18 @@ impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 impl Connection {
     /// Wraps a stream of bytes.
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { io: Box::pin(io), remote: None, read_ahead: Vec::new(), time: None }
+        Self { io: Box::pin(io), remote: None, read_ahead: Vec::new(), time: None, peer: Arc::default() }
     }
 
     /// Wraps a stream of bytes from an address.
     pub fn from(remote: SocketAddr, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self { io: Box::pin(io), remote: Some(remote), read_ahead: Vec::new(), time: None }
+        Self { remote: Some(remote), ..Self::new(io) }
+    }
+
+    /// Wraps a stream from an address that was accepted, by TLS or plain.
+    pub(crate) fn accepted(remote: SocketAddr, stream: Accepted) -> Self {
+        let peer = stream.peer();
+        Self { peer, ..Self::from(remote, stream) }
     }
 
     /// Lets the connection through a gate: `read_ahead` was read of it, and it may stay for `time` if its place is not better
@@ -55,6 +67,13 @@ impl Connection {
     #[cfg(any(feature = "server", test))]
     pub(crate) fn place(&self) -> Option<Arc<Place>> {
         self.time.as_ref().map(|time| time.place.clone())
+    }
+
+    /// Who is at the other end. Known once something was read.
+    #[cfg(any(feature = "server", test))]
+    pub fn info(&self) -> ConnectInfo {
+        let peer = self.peer.get().cloned().unwrap_or(Peer::Plain);
+        ConnectInfo { remote: self.remote, place: self.place(), peer }
     }
 
     /// Fails once the connection's time is over.
@@ -98,7 +117,7 @@ impl AsyncWrite for Connection {
 impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = ConnectInfo;
     fn connect_info(&self) -> ConnectInfo {
-        ConnectInfo { remote: self.remote, place: self.place() }
+        self.info()
     }
 }
 

@@ -1,7 +1,9 @@
-//! Sockets: every listener, connection and name lookup of mc is made here. So there is one place to add TLS, and one
-//! thing for a simulation to replace.
+//! Sockets: every listener, connection and name lookup of mc is made here, with TLS or without. So there is one thing for
+//! a simulation to replace.
 
+mod access;
 mod connection;
+mod data_stream;
 mod gate;
 mod local;
 mod network;
@@ -9,11 +11,17 @@ mod resolve;
 mod room;
 mod tcp;
 mod time_limit;
+mod tls;
+mod tls_network;
 
+pub use access::{Demands, DenialReason, Denied, Guard, OpenTo, Principal, RoleKind, Stranger};
 pub use connection::{ConnectInfo, Connection};
+pub use data_stream::DataStream;
 pub use gate::{Greeting, Rules};
 pub use local::{connect_local, listen_local};
 pub use network::{ChannelOptions, Incoming, Listener, Network, TcpNetwork, endpoint};
 pub use resolve::resolve;
 pub use room::{Place, Room};
 pub use tcp::{connect, listen, local_address_towards, lookup};
+pub use tls::{Peer, Server, Tls, TlsError, TlsLevel};
+pub use tls_network::TlsNetwork;

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use futures::Stream;
 use futures::future::BoxFuture;
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::Connection;
 use crate::tcp::{BACKLOG, connect};
+use crate::tls::Tls;
 
 /// A bound listener: its address, and the connections that come in.
 pub struct Listener {
@@ -51,20 +53,25 @@ impl Default for ChannelOptions {
     }
 }
 
-/// Makes listeners, connections and channels. [`TcpNetwork`] is the real one.
+/// Makes listeners, connections and channels. [`TcpNetwork`] and [`TlsNetwork`](crate::TlsNetwork) are the real ones.
 pub trait Network: Send + Sync + fmt::Debug {
     /// Binds `address` (`ip:port`; port 0 picks a free one).
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>>;
 
-    /// Connects to `address` (`host:port`, IPv6 in brackets). The caller bounds the time.
+    /// Connects to a master at `address` (`host:port`, IPv6 in brackets). The caller bounds the time.
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>>;
 
-    /// Returns a channel to `address` (`host:port`, IPv6 in brackets). It connects at its first call and reconnects
+    /// Returns a channel to the master at `address` (`host:port`, IPv6 in brackets). It connects at its first call and reconnects
     /// automatically. Each connect resolves the name again.
     ///
     /// # Errors
     /// When `address` is not a host and a port.
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error>;
+
+    /// Certificates of this process; `None` where connections are plain.
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        None
+    }
 }
 
 /// Sockets of this machine.
@@ -80,19 +87,7 @@ impl TcpNetwork {
 
 impl Network for TcpNetwork {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
-        Box::pin(async move {
-            let listener = bind(address).await?;
-            let address = listener.local_addr()?;
-            let incoming = futures::stream::unfold(listener, |listener| async move {
-                let accepted = listener.accept().await.map(|(stream, remote)| {
-                    // Without the option the connection is slower, not broken.
-                    let _ = stream.set_nodelay(true);
-                    Connection::from(remote, stream)
-                });
-                Some((accepted, listener))
-            });
-            Ok(Listener { address, incoming: Box::pin(incoming) })
-        })
+        Box::pin(listen(address, Connection::from))
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
@@ -102,6 +97,24 @@ impl Network for TcpNetwork {
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
         Ok(endpoint(address, options)?.connect_lazy())
     }
+}
+
+/// Listens on `address`, and makes connections of what it accepts.
+pub(crate) async fn listen(
+    address: &str,
+    connection: impl Fn(SocketAddr, TcpStream) -> Connection + Send + 'static,
+) -> io::Result<Listener> {
+    let listener = bind(address).await?;
+    let address = listener.local_addr()?;
+    let incoming = futures::stream::unfold((listener, connection), |(listener, connection)| async move {
+        let accepted = listener.accept().await.map(|(stream, remote)| {
+            // Without the option the connection is slower, not broken.
+            let _ = stream.set_nodelay(true);
+            connection(remote, stream)
+        });
+        Some((accepted, (listener, connection)))
+    });
+    Ok(Listener { address, incoming: Box::pin(incoming) })
 }
 
 /// Binds the first address of the name that can be bound.

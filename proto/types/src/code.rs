@@ -102,6 +102,10 @@ codes! {
     GroupFull = -2013, "GROUP_FULL";
     /// No store of the put has proven that it wrote the bytes.
     NotProven = -2014, "NOT_PROVEN";
+    /// The call needs TLS and a certificate of the cluster.
+    Unauthenticated = -2015, "UNAUTHENTICATED";
+    /// The caller's certificate does not permit the call.
+    PermissionDenied = -2016, "PERMISSION_DENIED";
 }
 
 impl fmt::Display for Code {

@@ -5,6 +5,7 @@
 //! - [`Code`]: the result of an operation on one item.
 //! - [`PutMode`], [`Replication`], [`PinAction`]: options of a put.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
+//! - [`SpiffeId`]: the identity in a certificate.
 //! - [`Metric`]: a metric as the reference page lists it.
 //! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
 
@@ -19,6 +20,7 @@ mod put;
 mod ratio;
 mod receipt;
 mod size;
+mod spiffe;
 
 pub use addr::{HostPort, ParseAddressError, parse_list};
 pub use clock::{Clock, ClusterTime};
@@ -34,3 +36,4 @@ pub use put::{PinAction, PutMode, Replication, SOFT_PIN, SOFT_PIN_MAX};
 pub use ratio::{ParseRatioError, Ratio};
 pub use receipt::{Receipt, ReceiptKey};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
+pub use spiffe::{DEFAULT_TENANT, ParseSpiffeError, Role, SpiffeId, TenantAccess};

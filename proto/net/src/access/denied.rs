@@ -1,0 +1,170 @@
+use mc_types::SpiffeId;
+use tonic::Status;
+
+use super::open_to::OpenTo;
+
+/// Longest part of a request in an error text.
+const SHOWN: usize = 100;
+
+/// Why a call is denied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The caller uses no TLS, which is required.
+    #[error(
+        "{call}: this cluster requires TLS: name the folder with your certificates by --tls-dir or MC_TLS_DIR"
+    )]
+    Plain {
+        /// The call.
+        call: String,
+    },
+    /// The caller uses TLS and has shown no identity.
+    #[error(
+        "{call}: this cluster requires a certificate with an identity of mc, and the caller has shown none: name the \
+         folder with your tls.crt and tls.key by --tls-dir or MC_TLS_DIR"
+    )]
+    Anonymous {
+        /// The call.
+        call: String,
+    },
+    /// The caller's identity is of another trust domain.
+    #[error(
+        "{call}: {id} is of the trust domain {}, and this cluster of {ours}: name the folder with certificates of this \
+         cluster by --tls-dir or MC_TLS_DIR", id.trust()
+    )]
+    Foreign {
+        /// The call.
+        call: String,
+        /// The caller's identity.
+        id: SpiffeId,
+        /// Trust domain of this process.
+        ours: String,
+    },
+    /// The call is not open to the caller's role.
+    #[error("{id} may not call {call}: it is open to the roles {open_to}")]
+    Role {
+        /// The call.
+        call: String,
+        /// The caller's identity.
+        id: SpiffeId,
+        /// Roles that may make the call.
+        open_to: OpenTo,
+    },
+    /// The request of a tenant's user names another tenant.
+    #[error(
+        "{id} may use its own tenant alone, and the request names the tenant `{named}`: name no tenant, or take a \
+         certificate of that one"
+    )]
+    Tenant {
+        /// The caller's identity.
+        id: SpiffeId,
+        /// The tenant in the request.
+        named: String,
+    },
+    /// A store calls for a store that its identity does not cover.
+    #[error(
+        "{id} may speak for stores named `{}` or `{}-NUMBER`, and not for the store `{named}`: give that one --name, or a \
+         certificate with its name", id.name(), id.name()
+    )]
+    StoreName {
+        /// The caller's identity.
+        id: SpiffeId,
+        /// Name of the store that it calls for.
+        named: String,
+    },
+}
+
+/// Kind of a [`Denied`], by which denials are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenialReason {
+    /// No TLS.
+    Plain,
+    /// No identity.
+    Anonymous,
+    /// Identity of another trust domain.
+    TrustDomain,
+    /// A role that the call is not open to.
+    Role,
+    /// Another tenant.
+    Tenant,
+    /// A store of another name.
+    StoreName,
+}
+
+impl DenialReason {
+    /// All reasons with their names in metrics; each stands at its own number.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Plain, "plain"),
+        (Self::Anonymous, "anonymous"),
+        (Self::TrustDomain, "trust_domain"),
+        (Self::Role, "role"),
+        (Self::Tenant, "tenant"),
+        (Self::StoreName, "store_name"),
+    ];
+}
+
+impl Denied {
+    /// Denial of a request that names another tenant.
+    #[must_use]
+    pub fn tenant(id: &SpiffeId, named: &str) -> Self {
+        Self::Tenant { id: id.clone(), named: shown(named) }
+    }
+
+    /// Denial of a call for a store of another name.
+    #[must_use]
+    pub fn store_name(id: &SpiffeId, named: &str) -> Self {
+        Self::StoreName { id: id.clone(), named: shown(named) }
+    }
+
+    /// Kind of the denial.
+    #[must_use]
+    pub fn reason(&self) -> DenialReason {
+        match self {
+            Self::Plain { .. } => DenialReason::Plain,
+            Self::Anonymous { .. } => DenialReason::Anonymous,
+            Self::Foreign { .. } => DenialReason::TrustDomain,
+            Self::Role { .. } => DenialReason::Role,
+            Self::Tenant { .. } => DenialReason::Tenant,
+            Self::StoreName { .. } => DenialReason::StoreName,
+        }
+    }
+}
+
+impl From<Denied> for Status {
+    fn from(denied: Denied) -> Self {
+        let text = denied.to_string();
+        match denied.reason() {
+            DenialReason::Plain | DenialReason::Anonymous | DenialReason::TrustDomain => {
+                Self::unauthenticated(text)
+            }
+            DenialReason::Role | DenialReason::Tenant | DenialReason::StoreName => {
+                Self::permission_denied(text)
+            }
+        }
+    }
+}
+
+/// Returns the beginning of a part of a request, fit for a line of a log.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_stands_at_its_own_number() {
+        for (at, (reason, _)) in DenialReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, at);
+        }
+    }
+
+    #[test]
+    fn a_text_names_both_sides_and_nothing_long_or_unprintable() {
+        let id: SpiffeId = "spiffe://prod/mc/tenant/a/rw/engine".parse().unwrap();
+        let text = Denied::tenant(&id, "b").to_string();
+        assert!(text.contains("prod/mc/tenant/a/rw/engine may") && text.contains("`b`"), "{text}");
+        let text = Denied::tenant(&id, &("b\n".to_owned() + &"x".repeat(1 << 20))).to_string();
+        assert!(text.len() < 400 && text.contains("`b\\nxx"), "{text}");
+    }
+}

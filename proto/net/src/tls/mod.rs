@@ -1,0 +1,331 @@
+//! TLS 1.3 on every port. Both ends show certificates of the same authority, in which a [`SpiffeId`] says who they are: neither
+//! addresses nor host names matter.
+
+mod accept;
+mod error;
+mod files;
+mod level;
+mod peer;
+mod verify;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use mc_types::SpiffeId;
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+pub(crate) use accept::{Accepted, HANDSHAKE};
+pub use error::TlsError;
+use files::Files;
+pub use level::TlsLevel;
+pub use peer::Peer;
+pub(crate) use peer::validity_left;
+pub use verify::Server;
+use verify::{Roots, VerifyServer};
+
+/// Folder of the certificates, where none is named.
+const DEFAULT_DIR: &str = "mc-data/tls";
+/// Time between two looks at whether the files have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Name of a folder that says that no certificates are wanted.
+const NONE: &str = "none";
+
+/// Certificates of a process, and how far it insists on TLS. Connections take what is current when they are made.
+pub struct Tls {
+    dir: PathBuf,
+    current: ArcSwap<Current>,
+    level: AtomicU8,
+    looked: Mutex<Looked>,
+    failed_reloads: AtomicU64,
+    tolerated: AtomicU64,
+}
+
+/// Last look at the files.
+struct Looked {
+    at: Instant,
+    /// Why the files could not be used.
+    failure: Option<String>,
+}
+
+/// Certificates that are in use.
+struct Current {
+    files: Files,
+    id: Option<SpiffeId>,
+    expires: Option<SystemTime>,
+    server: Arc<ServerConfig>,
+    to_masters: Arc<ClientConfig>,
+    to_stores: Arc<ClientConfig>,
+}
+
+impl Tls {
+    /// Reads the certificates in `dir`: `ca.crt`, the authorities that are trusted, and `tls.crt` with `tls.key`, this process'
+    /// own. A process without a pair of its own can connect and is anonymous. TLS is required until [`Self::set_level`].
+    ///
+    /// # Errors
+    /// [`TlsError`]
+    pub fn load(dir: &Path) -> Result<Arc<Self>, TlsError> {
+        let current = Current::of(Files::read(dir)?, dir)?;
+        let level = AtomicU8::new(TlsLevel::Require as u8);
+        let (failed_reloads, tolerated) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (dir, current) = (dir.to_owned(), ArcSwap::from_pointee(current));
+        let looked = Mutex::new(Looked { at: Instant::now(), failure: None });
+        Ok(Arc::new(Self { dir, current, level, looked, failed_reloads, tolerated }))
+    }
+
+    /// Loads the certificates in the folder `named`, else in that of the variable `MC_TLS_DIR`, else in `mc-data/tls` if it has
+    /// some; `None` where there are none, or the folder is called `none`.
+    ///
+    /// # Errors
+    /// [`TlsError`], also when a folder that was named has no certificates.
+    pub fn find(named: Option<&Path>) -> Result<Option<Arc<Self>>, TlsError> {
+        let from_env = || std::env::var_os("MC_TLS_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let default = || Some(PathBuf::from(DEFAULT_DIR)).filter(|dir| dir.join(files::CA).exists());
+        let dir = named.map(Path::to_owned).or_else(from_env).or_else(default);
+        dir.filter(|dir| dir != Path::new(NONE)).map(|dir| Self::load(&dir)).transpose()
+    }
+
+    /// Reads the files again, and uses them from now on if they have changed and are in order; returns whether they had
+    /// changed. Connections that are open keep what they have.
+    ///
+    /// # Errors
+    /// [`TlsError`]: the certificates before stay in use.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let reloaded = self.reload_files();
+        if reloaded.is_err() {
+            self.failed_reloads.fetch_add(1, Ordering::Relaxed);
+        }
+        reloaded
+    }
+
+    fn reload_files(&self) -> Result<bool, TlsError> {
+        let files = Files::read(&self.dir)?;
+        if files == self.current.load().files {
+            return Ok(false);
+        }
+        let (before, next) = (self.current.load_full(), Current::of(files, &self.dir)?);
+        let changed = || TlsError::OtherIdentity {
+            dir: self.dir.clone(),
+            before: before.id.clone().map_or_else(|| "none".to_owned(), |id| id.to_string()),
+            next: next.id.clone().map_or_else(|| "none".to_owned(), |id| id.to_string()),
+        };
+        // A process that has become another one, or nobody while its files are replaced, would be a stranger to all others.
+        let same = |before: &SpiffeId, next: &SpiffeId| {
+            before.trust() == next.trust() && before.role() == next.role()
+        };
+        let is_lost =
+            before.id.as_ref().is_some_and(|id| !next.id.as_ref().is_some_and(|next| same(id, next)));
+        if is_lost {
+            return Err(changed());
+        }
+        self.current.store(Arc::new(next));
+        Ok(true)
+    }
+
+    /// Reads the files again if they have changed, and logs what came of it: a failure once, until it is another one.
+    pub fn look(&self) {
+        let dir = self.dir.display();
+        let failure = match self.reload() {
+            Ok(true) => {
+                let id = self.id().map(|id| id.to_string());
+                tracing::info!(id, %dir, "new certificates are used for connections from now on");
+                None
+            }
+            Ok(false) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        let mut looked = self.looked.lock();
+        if let Some(why) = &failure
+            && looked.failure != failure
+        {
+            tracing::error!(%dir, "the new certificates can't be used, and those before stay in use: {why}");
+        }
+        *looked = Looked { at: Instant::now(), failure };
+    }
+
+    /// [`Self::look`], if the last one is a while ago. Processes that only connect look when they do.
+    fn look_if_due(&self) {
+        if self.looked.lock().at.elapsed() > LOOK_EVERY {
+            self.look();
+        }
+    }
+
+    /// Folder of the certificates.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Identity in this process' own certificate; `None` without one.
+    #[must_use]
+    pub fn id(&self) -> Option<SpiffeId> {
+        self.current.load().id.clone()
+    }
+
+    /// Calls `look` with the identity that [`Self::id`] returns, and copies nothing.
+    pub(crate) fn look_at_id<R>(&self, look: impl FnOnce(Option<&SpiffeId>) -> R) -> R {
+        look(self.current.load().id.as_ref())
+    }
+
+    /// Last second at which this process' own certificate is valid; `None` without one.
+    #[must_use]
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.current.load().expires
+    }
+
+    /// Number of reloads that failed: the files are there and can't be used.
+    #[must_use]
+    pub fn failed_reloads(&self) -> u64 {
+        self.failed_reloads.load(Ordering::Relaxed)
+    }
+
+    /// Number of calls and connections of peers without an identity that were let in, and that the level `require` would refuse.
+    #[must_use]
+    pub fn tolerated(&self) -> u64 {
+        self.tolerated.load(Ordering::Relaxed)
+    }
+
+    /// Counts a peer without an identity that was let in.
+    pub fn tolerate(&self) {
+        self.tolerated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How far this process insists on TLS.
+    #[must_use]
+    pub fn level(&self) -> TlsLevel {
+        TlsLevel::of(self.level.load(Ordering::Relaxed))
+    }
+
+    /// Sets how far it insists, for connections to come.
+    pub fn set_level(&self, level: TlsLevel) {
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Secures a connection to a process, which must have a certificate of the kind that `server` says.
+    ///
+    /// # Errors
+    /// The system's error, or one of kind `InvalidData` that says what is wrong with its certificate.
+    pub(crate) async fn connect(
+        &self,
+        stream: TcpStream,
+        server: Server,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        self.look_if_due();
+        let connector = TlsConnector::from(self.current.load().client(server));
+        connector.connect(no_name(), stream).await
+    }
+
+    /// Begins a connection to a store, for callers that move its bytes themselves.
+    pub(crate) fn client_session(&self) -> io::Result<ClientConnection> {
+        self.look_if_due();
+        ClientConnection::new(self.current.load().client(Server::Store), no_name()).map_err(io::Error::other)
+    }
+
+    /// Begins a connection that was accepted, for callers that move its bytes themselves.
+    pub(crate) fn server_session(&self) -> io::Result<ServerConnection> {
+        ServerConnection::new(self.server()).map_err(io::Error::other)
+    }
+
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        self.current.load().server.clone()
+    }
+}
+
+impl Current {
+    fn of(files: Files, dir: &Path) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let id = files.id(dir)?;
+        let roots = Roots::of(&files, dir, &provider)?;
+        let invalid = |source| TlsError::Pair { dir: dir.to_owned(), source };
+        let pair = files.pair(dir)?;
+        let expires = pair.as_ref().and_then(|(chain, _)| peer::not_after(&chain[0]));
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(invalid)?
+            .with_client_cert_verifier(roots.clients(dir)?);
+        let mut server = match &pair {
+            Some((chain, key)) => server.with_single_cert(chain.clone(), key.clone_key()).map_err(invalid)?,
+            // Every handshake with it fails.
+            None => server.with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new())),
+        };
+        // Each connection proves its certificate, so there is nothing to judge again.
+        server.send_tls13_tickets = 0;
+        let client = |server| {
+            let trust = id.as_ref().map(|id| id.trust().to_owned());
+            let verifier = VerifyServer { roots: roots.clone(), server, trust };
+            let client = ClientConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .map_err(invalid)?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(verifier));
+            let mut client = match &pair {
+                Some((chain, key)) => {
+                    client.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(invalid)?
+                }
+                None => client.with_no_client_auth(),
+            };
+            client.enable_sni = false;
+            client.resumption = rustls::client::Resumption::disabled();
+            Ok(Arc::new(client))
+        };
+        Ok(Self {
+            server: Arc::new(server),
+            to_masters: client(Server::Master)?,
+            to_stores: client(Server::Store)?,
+            files,
+            id,
+            expires,
+        })
+    }
+
+    fn client(&self, server: Server) -> Arc<ClientConfig> {
+        match server {
+            Server::Master => &self.to_masters,
+            Server::Store => &self.to_stores,
+        }
+        .clone()
+    }
+}
+
+/// TLS has failed on a connection whose bytes its user moves.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS has failed: {0}")]
+pub(crate) struct TlsFailed(pub(crate) rustls::Error);
+
+/// Whether a handshake failed because the other end speaks something else. A certificate that was refused is no such failure: what
+/// was to be secret must not follow in the clear.
+pub(crate) fn speaks_no_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    let by_rustls = inner.and_then(|error| error.downcast_ref::<rustls::Error>());
+    let by_us = inner.and_then(|error| error.downcast_ref::<TlsFailed>()).map(|error| &error.0);
+    match (by_rustls.or(by_us), error.kind()) {
+        (Some(error), _) => matches!(error, rustls::Error::InvalidMessage(_)),
+        (None, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            true
+        }
+        (None, _) => false,
+    }
+}
+
+/// The name of the server that the handshake is for. It is neither sent nor compared.
+fn no_name() -> ServerName<'static> {
+    ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into())
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("dir", &self.dir).field("level", &self.level()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use mc_types::Role;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
+
+use super::error::TlsError;
+use super::files::Files;
+use super::peer::identity;
+
+/// Kind of process that a connection must lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// A master.
+    Master,
+    /// A store.
+    Store,
+}
+
+/// Authorities that are trusted, and the signatures that can be checked.
+#[derive(Clone, Debug)]
+pub(super) struct Roots {
+    store: Arc<RootCertStore>,
+    algorithms: WebPkiSupportedAlgorithms,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Roots {
+    pub(super) fn of(files: &Files, dir: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, TlsError> {
+        let mut store = RootCertStore::empty();
+        for authority in files.authorities(dir)? {
+            store.add(authority).map_err(|source| TlsError::Pair { dir: dir.to_owned(), source })?;
+        }
+        let algorithms = provider.signature_verification_algorithms;
+        Ok(Self { store: Arc::new(store), algorithms, provider: provider.clone() })
+    }
+
+    /// Returns the judge of certificates that clients show. A client may show none.
+    pub(super) fn clients(&self, dir: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(self.store.clone(), self.provider.clone());
+        builder.allow_unauthenticated().build().map_err(|error| TlsError::Pair {
+            dir: dir.to_owned(),
+            source: rustls::Error::General(error.to_string()),
+        })
+    }
+}
+
+/// Judge of the certificates that servers show: by an authority that is trusted, with the right role in the trust domain of
+/// this process. The address is not compared, so a process may move.
+#[derive(Debug)]
+pub(super) struct VerifyServer {
+    pub(super) roots: Roots,
+    pub(super) server: Server,
+    /// Trust domain; `None` for a process that belongs to none itself.
+    pub(super) trust: Option<String>,
+}
+
+/// Why a server's certificate is not that of the process that was expected.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unexpected(String);
+
+impl VerifyServer {
+    fn check_identity(&self, leaf: &CertificateDer<'_>) -> Result<(), Unexpected> {
+        let id =
+            identity(leaf).map_err(|why| Unexpected(format!("its certificate has no identity: {why}")))?;
+        let expected = match (self.server, id.role()) {
+            (Server::Master, Role::Master) | (Server::Store, Role::Store) => true,
+            (Server::Master | Server::Store, _) => false,
+        };
+        if !expected {
+            let wanted = match self.server {
+                Server::Master => "a master",
+                Server::Store => "a store",
+            };
+            return Err(Unexpected(format!("its certificate is that of {id}, not of {wanted}")));
+        }
+        match &self.trust {
+            Some(ours) if ours != id.trust() => Err(Unexpected(format!(
+                "its certificate is of {id}, and this process' own of the trust domain {ours}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ServerCertVerifier for VerifyServer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.roots.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots.store,
+            intermediates,
+            now,
+            algorithms,
+        )?;
+        self.check_identity(end_entity).map_err(|why| CertificateError::Other(OtherError(Arc::new(why))))?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.roots.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.roots.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,91 @@
+use std::io;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tonic::transport::Channel;
+use tower::service_fn;
+
+use crate::connection::Connection;
+use crate::network::{ChannelOptions, Listener, Network, TcpNetwork, endpoint, listen};
+use crate::tcp;
+use crate::tls::{Accepted, Server, Tls, TlsLevel, speaks_no_tls};
+
+/// Sockets of this machine, with TLS as far as the process insists on it.
+#[derive(Clone, Debug)]
+pub struct TlsNetwork {
+    tls: Arc<Tls>,
+}
+
+impl TlsNetwork {
+    /// Returns the network of a process with these certificates, or [`TcpNetwork`] for one without.
+    pub fn shared(tls: Option<Arc<Tls>>) -> Arc<dyn Network> {
+        match tls {
+            Some(tls) => Arc::new(Self { tls }),
+            None => TcpNetwork::shared(),
+        }
+    }
+}
+
+impl Network for TlsNetwork {
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
+        Box::pin(async move {
+            if self.tls.id().is_none() {
+                let why =
+                    format!("{} has no tls.crt and tls.key, which a server needs", self.tls.dir().display());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            let tls = self.tls.clone();
+            listen(address, move |remote, stream| {
+                Connection::accepted(remote, Accepted::new(stream, tls.clone()))
+            })
+            .await
+        })
+    }
+
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        Box::pin(connect(&self.tls, address))
+    }
+
+    fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
+        let tls = self.tls.clone();
+        let connector = service_fn(move |uri: Uri| {
+            let tls = tls.clone();
+            async move {
+                let address = uri.authority().map_or("", |authority| authority.as_str());
+                connect(&tls, address).await.map(TokioIo::new)
+            }
+        });
+        Ok(endpoint(address, options)?.connect_with_connector_lazy(connector))
+    }
+
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        Some(&self.tls)
+    }
+}
+
+/// Connects to a master by TLS, plain, or plain where it speaks no TLS, as the level says.
+async fn connect(tls: &Tls, address: &str) -> io::Result<Connection> {
+    let dial = async || {
+        let stream = tcp::connect(address).await?;
+        // Without the option the connection is slower, not broken.
+        let _ = stream.set_nodelay(true);
+        io::Result::Ok(stream)
+    };
+    let plain = async |stream: TcpStream| Ok(Connection::new(stream));
+    let stream = dial().await?;
+    if tls.level() == TlsLevel::Allow {
+        return plain(stream).await;
+    }
+    match tls.connect(stream, Server::Master).await {
+        Ok(secured) => Ok(Connection::new(secured)),
+        // A process without certificates takes the handshake for a broken greeting.
+        Err(error) if tls.level() == TlsLevel::Prefer && speaks_no_tls(&error) => {
+            tracing::debug!(address, %error, "connecting in the clear: the master speaks no TLS");
+            plain(dial().await?).await
+        }
+        Err(error) => Err(io::Error::new(error.kind(), format!("no TLS with {address}: {error}"))),
+    }
+}

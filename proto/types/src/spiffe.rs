@@ -1,0 +1,231 @@
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest trust domain, tenant or name in bytes.
+const LONGEST: usize = 255;
+
+/// Identity of a process or a user: a URI in its certificate (a SPIFFE id).
+///
+/// - `spiffe://TRUST/mc/master/NAME`, `spiffe://TRUST/mc/store/NAME`, `spiffe://TRUST/mc/admin/NAME`
+/// - `spiffe://TRUST/mc/tenant/TENANT/rw/NAME`, and `ro` for a tenant's user that only reads
+///
+/// TRUST is the trust domain: lower-case letters, digits, dots, dashes and underscores. TENANT and NAME have letters, digits,
+/// dots, dashes and underscores; the tenant `default` is the one without a name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SpiffeId {
+    trust: String,
+    role: Role,
+    name: String,
+}
+
+/// Role in a [`SpiffeId`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A master.
+    Master,
+    /// A store.
+    Store,
+    /// A person or tool that may do everything.
+    Admin,
+    /// A user of one tenant.
+    Tenant {
+        /// Name of the tenant; empty for the default tenant.
+        tenant: String,
+        /// What it may do there.
+        access: TenantAccess,
+    },
+}
+
+/// What a user may do with the objects of its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TenantAccess {
+    /// Reads and lists objects.
+    Read,
+    /// Reads, lists, puts and removes objects.
+    Write,
+}
+
+/// A text that is not an identity, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not an identity ({why}): write spiffe://TRUST/mc/master/NAME, .../mc/store/NAME, .../mc/admin/NAME or \
+     .../mc/tenant/TENANT/rw/NAME (ro to read only)"
+)]
+pub struct ParseSpiffeError {
+    text: String,
+    why: &'static str,
+}
+
+/// The tenant without a name, as identities and Mooncake write it.
+pub const DEFAULT_TENANT: &str = "default";
+
+impl SpiffeId {
+    /// Makes an identity.
+    ///
+    /// # Errors
+    /// [`ParseSpiffeError`] when a part has characters that it may not have, is empty or too long.
+    pub fn new(trust: &str, role: Role, name: &str) -> Result<Self, ParseSpiffeError> {
+        Self { trust: trust.to_owned(), role, name: name.to_owned() }.to_string().parse()
+    }
+
+    /// Trust domain: processes of another one are strangers.
+    #[must_use]
+    pub fn trust(&self) -> &str {
+        &self.trust
+    }
+
+    /// Role.
+    #[must_use]
+    pub fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// Name within its role.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a process that is called `name` may use the identity: it has this name, or this name and an ordinal, as the pods
+    /// of a set have (`kv` covers `kv-0`, `kv-17`).
+    #[must_use]
+    pub fn covers(&self, name: &str) -> bool {
+        name.strip_prefix(self.name.as_str()).is_some_and(|rest| {
+            rest.is_empty()
+                || rest
+                    .strip_prefix('-')
+                    .is_some_and(|nth| !nth.is_empty() && nth.bytes().all(|digit| digit.is_ascii_digit()))
+        })
+    }
+}
+
+impl FromStr for SpiffeId {
+    type Err = ParseSpiffeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSpiffeError> {
+        let fail = |why| ParseSpiffeError { text: text.chars().take(2 * LONGEST).collect(), why };
+        let rest = text.strip_prefix("spiffe://").ok_or_else(|| fail("it does not begin with spiffe://"))?;
+        let mut parts = rest.split('/');
+        let trust = parts.next().filter(|trust| is_trust_domain(trust));
+        let trust = trust.ok_or_else(|| fail("the trust domain is missing or has other characters"))?;
+        if parts.next() != Some("mc") {
+            return Err(fail("the path does not begin with /mc/"));
+        }
+        let parts: Vec<&str> = parts.collect();
+        if !parts.iter().all(|part| is_segment(part)) {
+            return Err(fail("a part of the path is empty, too long, or has other characters"));
+        }
+        let (role, name) = match parts[..] {
+            ["master", name] => (Role::Master, name),
+            ["store", name] => (Role::Store, name),
+            ["admin", name] => (Role::Admin, name),
+            ["tenant", tenant, access, name] => {
+                let access = match access {
+                    "rw" => TenantAccess::Write,
+                    "ro" => TenantAccess::Read,
+                    _ => return Err(fail("a tenant's user has rw or ro")),
+                };
+                let tenant = if tenant == DEFAULT_TENANT { "" } else { tenant };
+                (Role::Tenant { tenant: tenant.to_owned(), access }, name)
+            }
+            _ => return Err(fail("the role is unknown, or the name is missing")),
+        };
+        Ok(Self { trust: trust.to_owned(), role, name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trust, role, name } = self;
+        write!(f, "spiffe://{trust}/mc/{role}/{name}")
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Master => f.write_str("master"),
+            Self::Store => f.write_str("store"),
+            Self::Admin => f.write_str("admin"),
+            Self::Tenant { tenant, access } => {
+                let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
+                let access = match access {
+                    TenantAccess::Read => "ro",
+                    TenantAccess::Write => "rw",
+                };
+                write!(f, "tenant/{tenant}/{access}")
+            }
+        }
+    }
+}
+
+fn is_trust_domain(text: &str) -> bool {
+    (1..=LONGEST).contains(&text.len())
+        && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
+}
+
+/// Whether it can be a part of a path (SPIFFE-ID, section 2.2). Dots alone would be a way through a folder.
+fn is_segment(text: &str) -> bool {
+    (1..=LONGEST).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> SpiffeId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn each_role_is_written_as_it_is_read() {
+        for text in [
+            "spiffe://prod.example/mc/master/m1",
+            "spiffe://prod/mc/store/kv_0.a-b",
+            "spiffe://p/mc/admin/root",
+            "spiffe://p/mc/tenant/team-a/rw/engine",
+            "spiffe://p/mc/tenant/default/ro/engine",
+        ] {
+            assert_eq!(parsed(text).to_string(), text);
+        }
+        let reader = parsed("spiffe://p/mc/tenant/default/ro/engine");
+        let role = Role::Tenant { tenant: String::new(), access: TenantAccess::Read };
+        assert_eq!((reader.trust(), reader.role(), reader.name()), ("p", &role, "engine"));
+        assert_eq!(SpiffeId::new("p", role, "engine"), Ok(reader));
+    }
+
+    #[test]
+    fn what_is_no_identity_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("https://p/mc/master/a", "begin with spiffe"),
+            ("spiffe:///mc/master/a", "trust domain"),
+            ("spiffe://P/mc/master/a", "trust domain"),
+            ("spiffe://p", "begin with /mc/"),
+            ("spiffe://p/ns/prod/sa/x", "begin with /mc/"),
+            ("spiffe://p/mc/master", "role is unknown"),
+            ("spiffe://p/mc/root/a", "role is unknown"),
+            ("spiffe://p/mc/master/a/b", "role is unknown"),
+            ("spiffe://p/mc/master/", "a part of the path"),
+            ("spiffe://p/mc/master/..", "a part of the path"),
+            ("spiffe://p/mc/store/a%2Fb", "a part of the path"),
+            ("spiffe://p/mc/tenant/t/x/a", "rw or ro"),
+            ("spiffe://p/mc/tenant/t/a", "role is unknown"),
+        ] {
+            let error = text.parse::<SpiffeId>().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        let long = format!("spiffe://p/mc/master/{}", "a".repeat(LONGEST + 1));
+        assert!(long.parse::<SpiffeId>().is_err());
+        assert!(SpiffeId::new("p", Role::Master, "a/b").is_err());
+    }
+
+    #[test]
+    fn a_name_covers_itself_and_its_ordinals() {
+        let id = parsed("spiffe://p/mc/store/kv");
+        assert!(["kv", "kv-0", "kv-17"].iter().all(|name| id.covers(name)));
+        assert!(!["k", "kv-", "kv-a", "kv0", "kv-0-1", "kvx", ""].iter().any(|name| id.covers(name)));
+    }
+}

@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,10 +149,20 @@ impl Builder {
         self
     }
 
-    /// Sets the network that connects to masters. Default: this machine's sockets.
+    /// Sets the network that connects to masters, and whose certificates are used with stores. Default: this machine's sockets,
+    /// with the certificates of [`Self::tls_dir`].
     #[must_use]
     pub fn network(mut self, network: Arc<dyn Network>) -> Self {
-        self.config.network = network;
+        self.config.network = Some(network);
+        self
+    }
+
+    /// Sets the folder with this client's certificate (`tls.crt`, `tls.key`) and the authorities that it trusts (`ca.crt`). A
+    /// client that finds certificates connects by TLS alone. Default: the folder in the variable `MC_TLS_DIR`, else
+    /// `mc-data/tls` if it has some, else plain connections; `none` is for plain connections in any case.
+    #[must_use]
+    pub fn tls_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.config.tls_dir = Some(dir.into());
         self
     }
 

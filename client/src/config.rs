@@ -1,10 +1,13 @@
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mc_net::{Network, TcpNetwork};
+use mc_net::{Network, Tls, TlsNetwork};
 use mc_transfer::{HostMemory, Memory, RdmaDevices, RdmaOptions, ShmAccess, Transport, Transports};
 use mc_types::{ByteSize, ClusterId, StoreId};
 use tokio::runtime::Handle;
+
+use crate::error::ConnectError;
 
 /// Default port of the masters' client API.
 pub const DEFAULT_MASTER_PORT: u16 = 50051;
@@ -29,7 +32,8 @@ pub(crate) struct Config {
     pub(crate) tenant: String,
     pub(crate) checksum: bool,
     pub(crate) cluster: Option<ClusterId>,
-    pub(crate) network: Arc<dyn Network>,
+    pub(crate) network: Option<Arc<dyn Network>>,
+    pub(crate) tls_dir: Option<PathBuf>,
     pub(crate) shm: ShmAccess,
     pub(crate) transports: Transports,
     pub(crate) rdma_devices: RdmaDevices,
@@ -37,6 +41,17 @@ pub(crate) struct Config {
     pub(crate) host_memory: Option<HostMemory>,
     pub(crate) transport: Option<Arc<dyn Transport>>,
     pub(crate) runtime: Option<Handle>,
+}
+
+impl Config {
+    /// Returns the network that was set, or this machine's with the certificates that are found.
+    pub(crate) fn network(&self) -> Result<Arc<dyn Network>, ConnectError> {
+        if let Some(network) = &self.network {
+            return Ok(network.clone());
+        }
+        let tls = Tls::find(self.tls_dir.as_deref());
+        Ok(TlsNetwork::shared(tls.map_err(|error| ConnectError::Tls { why: error.to_string() })?))
+    }
 }
 
 impl Default for Config {
@@ -56,7 +71,8 @@ impl Default for Config {
             tenant: String::new(),
             checksum: true,
             cluster: None,
-            network: TcpNetwork::shared(),
+            network: None,
+            tls_dir: None,
             shm: ShmAccess::default(),
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mc_net::Tls;
 use mc_transfer::{
     HostMemory, NoRdma, Rdma, ShmAccess, ShmTransport, StagedTransport, Sums, TcpOptions, TcpTransport,
     Transport, Transports,
@@ -25,6 +26,7 @@ use crate::{Client, ConnectError};
 /// Connects a client whose background work runs on `background`, in whose context this is called.
 pub(crate) async fn connect(config: Config, background: Background) -> Result<Client, ConnectError> {
     let list = MasterList::parse(&config.masters)?;
+    let network = config.network()?;
     let len = config.tenant.len();
     if len > MAX_TENANT_LEN {
         return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
@@ -35,7 +37,7 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
         None => {
             let memory = config.host_memory.clone().unwrap_or_default();
             let rdma = memory.rdma(config.transports, &config.rdma_devices, &config.rdma_options)?;
-            (transport(&config, &memory, &rdma, &counters), rdma)
+            (transport(&config, network.tls(), &memory, &rdma, &counters), rdma)
         }
     };
     let listed = list.resolve().await;
@@ -48,7 +50,8 @@ pub(crate) async fn connect(config: Config, background: Background) -> Result<Cl
         mode: mode.clone(),
     };
     let runtime = background.handle().clone();
-    let masters = Masters::new(&config, list, listed, counters.clone(), Box::new(follow), runtime.clone());
+    let masters =
+        Masters::new(&config, network, list, listed, counters.clone(), Box::new(follow), runtime.clone());
     let masters = Arc::new(masters);
     tracing::info!("{}", local.cache);
     let mut state = masters.state.subscribe();
@@ -129,12 +132,13 @@ impl Drop for CloseOnDrop {
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
 fn transport(
     config: &Config,
+    tls: Option<&Arc<Tls>>,
     memory: &HostMemory,
     rdma: &Result<Arc<Rdma>, NoRdma>,
     counters: &Arc<Counters>,
 ) -> Arc<dyn Transport> {
     let sums = if config.checksum { Sums::All } else { Sums::Writes };
-    let options = TcpOptions { sums, ..TcpOptions::default() };
+    let options = TcpOptions { sums, tls: tls.cloned(), ..TcpOptions::default() };
     let counted = counters.clone();
     let on_shared = Box::new(move |access, bytes| match access {
         Access::Read => counted.shm_bytes_read.add(bytes),

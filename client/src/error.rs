@@ -114,6 +114,12 @@ pub enum ConnectError {
         /// The longest allowed name in bytes.
         max: usize,
     },
+    /// The certificates can't be used.
+    #[error("TLS: {why}")]
+    Tls {
+        /// The file, and what is wrong with it.
+        why: String,
+    },
     /// RDMA was asked for by name and can't be used.
     #[error("RDMA was asked for: {0}")]
     Rdma(NoRdma),

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
 use mc_discovery::{ClusterReport, Leader, Listed, read_hello, read_update};
-use mc_net::{ChannelOptions, endpoint};
+use mc_net::{ChannelOptions, TcpNetwork, endpoint};
 use mc_proto::{
     detail_of, status_of,
     v1::{
@@ -131,7 +131,15 @@ fn unmet() -> Option<Masters> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
     let runtime = runtime.as_ref()?.handle().clone();
-    Some(Masters::new(&config, list, Listed::of(ADDRESS, &[]), counters, follow, runtime))
+    Some(Masters::new(
+        &config,
+        TcpNetwork::shared(),
+        list,
+        Listed::of(ADDRESS, &[]),
+        counters,
+        follow,
+        runtime,
+    ))
 }
 
 /// Returns the state of a client whose master has answered a hello and named no leader.

@@ -48,6 +48,7 @@ struct Scrape {
 
 fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: MetricNames) -> Response {
     metrics.show(sample(api));
+    metrics.show_tls(api.network().tls().map(Arc::as_ref));
     let page = metrics.render();
     match (scrape.compat.as_deref(), default) {
         (None, MetricNames::Own) => metrics_page(page),

@@ -1,7 +1,9 @@
 //! A master of an mc pool: the replicated index of which key lies where, and the API to it.
 //!
-//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `api`, `mooncake`, `http`, `run`.
+//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `access`, `api`,
+//! `mooncake`, `http`, `run`.
 
+mod access;
 mod api;
 mod config;
 mod data_dir;
@@ -17,8 +19,10 @@ mod run;
 #[cfg(test)]
 mod tests;
 
+pub use access::calls_reference;
 pub use config::{
-    DEFAULT_RAFT_PORT, MasterArgs, MasterConfigError, PeersError, SettingReference, settings_reference,
+    DEFAULT_RAFT_PORT, MasterArgs, MasterConfigError, MetadataAccess, PeersError, SettingReference,
+    settings_reference,
 };
 pub use data_dir::{IdentityError, Prepared, Rescue, RescueError, Rescued};
 pub use formation::{BoundAddresses, FormationError};

@@ -2,6 +2,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use mc_net::{Tls, TlsNetwork};
 use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError, parse_list};
 
@@ -21,7 +22,8 @@ type Progress = dyn FnMut(ByteSize, ByteSize) + Send;
 pub struct Builder {
     config: Config,
     masters: Result<Vec<HostPort>, ParseAddressError>,
-    surroundings: Surroundings,
+    surroundings: Option<Surroundings>,
+    tls_dir: Option<PathBuf>,
     progress: Box<Progress>,
 }
 
@@ -96,7 +98,15 @@ impl Builder {
 
     /// Sets what the store takes from its process, such as a network of a simulation or histograms of transfers.
     pub fn surroundings(self, surroundings: Surroundings) -> Self {
-        Self { surroundings, ..self }
+        Self { surroundings: Some(surroundings), ..self }
+    }
+
+    /// Sets the folder with this store's certificate (`tls.crt`, `tls.key`) and the authorities that it trusts (`ca.crt`). Default: the
+    /// folder in the variable `MC_TLS_DIR`, else `mc-data/tls` if it has some, else plain connections; `none` is for plain
+    /// connections in any case. It has no effect with [surroundings](Self::surroundings) of its own.
+    pub fn tls_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.tls_dir = Some(dir.into());
+        self
     }
 
     /// Sets a callback that receives the bytes that are ready and the bytes in total while the memory is allocated.
@@ -112,8 +122,15 @@ impl Builder {
     /// # Panics
     /// Outside of a tokio runtime. The store serves on that runtime, which must outlive it.
     pub async fn start(self) -> Result<Store, StartError> {
-        let Self { config, masters, surroundings, progress } = self;
+        let Self { config, masters, surroundings, tls_dir, progress } = self;
         let masters = masters.map_err(InvalidConfig::Masters)?;
+        let surroundings = match surroundings {
+            Some(surroundings) => surroundings,
+            None => {
+                let network = TlsNetwork::shared(Tls::find(tls_dir.as_deref())?);
+                Surroundings { network, ..Surroundings::default() }
+            }
+        };
         Store::open(Config { masters, ..config }, surroundings)?.start(progress).await
     }
 }
@@ -128,7 +145,7 @@ impl Store {
 impl From<Config> for Builder {
     fn from(config: Config) -> Self {
         let masters = Ok(config.masters.clone());
-        Self { config, masters, surroundings: Surroundings::default(), progress: Box::new(|_, _| {}) }
+        Self { config, masters, surroundings: None, tls_dir: None, progress: Box::new(|_, _| {}) }
     }
 }
 

@@ -25,7 +25,8 @@ pub struct Config {
     /// Directory for the id of the store; the memory itself is never written to disk. `None`: the store gets a new id at
     /// each start.
     pub data_dir: Option<PathBuf>,
-    /// Name for display. `None`: the host name and the port of `listen`.
+    /// Name for display. `None`: the host name if the store's certificate covers it, else the certificate's own and the port of
+    /// `listen`; without one the host name and that port.
     pub name: Option<String>,
     /// Processes of this host that may share memory with the store.
     pub shm: ShmAccess,

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use mc_net::Tls;
 use mc_transfer::{
     Authority, Counters, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds, Segment,
     ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
@@ -35,12 +36,14 @@ pub(crate) struct Data {
     before: Mutex<Totals>,
 }
 
-/// Transports that are offered besides TCP.
+/// Transports that are offered besides TCP, and the certificates of the connections.
 pub(crate) struct Offer {
     pub(crate) transports: Transports,
     pub(crate) shm: ShmAccess,
     /// The devices, or why there are none.
     pub(crate) rdma: Result<Arc<Rdma>, NoRdma>,
+    /// `None` where connections are plain.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 impl Offer {
@@ -258,6 +261,7 @@ impl Data {
             max_connections: self.max_connections,
             rdma: self.offer.rdma.as_ref().ok().cloned(),
             max_pairs: self.max_pairs,
+            tls: self.offer.tls.clone(),
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();

@@ -3,6 +3,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use mc_durable::DurableError;
+use mc_net::TlsError;
 use mc_transfer::{AllocateError, NoRdma};
 
 use crate::config::InvalidConfig;
@@ -17,6 +18,9 @@ pub enum StartError {
     /// The data directory cannot be read or written, or another process uses it.
     #[error(transparent)]
     DataDir(#[from] DurableError),
+    /// The certificates can't be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// The memory cannot be allocated.
     #[error(transparent)]
     Allocate(#[from] AllocateError),

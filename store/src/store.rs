@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
 use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment};
-use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
+use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, SpiffeId, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -111,7 +111,7 @@ impl Opened {
             listener,
             runtime,
             request_seconds,
-            Offer { transports: config.transport, shm: config.shm, rdma },
+            Offer { transports: config.transport, shm: config.shm, rdma, tls: network.tls().cloned() },
         ));
         data.register_all_with_cards();
         let registration = Registration::draw();
@@ -157,7 +157,9 @@ impl Store {
         let refused = |source| StartError::Listen { port: Port::Data, address: config.listen, source };
         let listener = mc_net::listen(config.listen).map_err(refused)?;
         let data_address = listener.local_addr().map_err(refused)?;
-        let name = config.name.clone().unwrap_or_else(|| default_name(data_address.port()));
+        let identity = surroundings.network.tls().and_then(|tls| tls.id());
+        let name =
+            config.name.clone().unwrap_or_else(|| default_name(identity.as_ref(), data_address.port()));
         info!(
             store = %data_dir.store(), name, data = %data_address, masters = %joined(&config.masters),
             data_dir = config.data_dir.as_ref().map(|dir| tracing::field::display(dir.display())), "starting"
@@ -278,6 +280,14 @@ fn joined(masters: &[mc_types::HostPort]) -> String {
     masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn default_name(port: u16) -> String {
-    format!("{}:{port}", rustix::system::uname().nodename().to_string_lossy())
+/// Returns the name of a store that was given none. It is one that the store's certificate covers: that of the host, such as a
+/// pod's, or the certificate's own with the port behind it.
+fn default_name(identity: Option<&SpiffeId>, port: u16) -> String {
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    match identity {
+        Some(id) if id.covers(&host) => host.into_owned(),
+        Some(id) => format!("{}-{port}", id.name()),
+        None => format!("{host}:{port}"),
+    }
 }

@@ -13,7 +13,7 @@ use mc_discovery::{
     Channels, ClusterIdentity, ClusterReport, Leader, LeaderView, Listed, MasterChannel, Verdict,
     WatchUpdate, Witness, caller,
 };
-use mc_net::ChannelOptions;
+use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::Caller;
 use mc_types::{ClientId, ClusterId, NodeId, StoreId};
 use parking_lot::Mutex;
@@ -120,6 +120,7 @@ enum Contact {
 impl Masters {
     pub(crate) fn new(
         config: &Config,
+        network: Arc<dyn Network>,
         list: MasterList,
         listed: Listed,
         counters: Arc<Counters>,
@@ -142,7 +143,7 @@ impl Masters {
         };
         Self {
             list,
-            channels: Arc::new(Channels::new(Arc::clone(&config.network), options)),
+            channels: Arc::new(Channels::new(network, options)),
             runtime,
             client_id: ClientId::random(),
             counters,
@@ -521,6 +522,8 @@ impl Known {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use mc_net::TcpNetwork;
+
     use super::*;
 
     const LEADER: &str = "m:1";
@@ -538,7 +541,15 @@ pub(crate) mod tests {
         let config = Config::default();
         let (list, listed) = (MasterList::parse(LEADER).unwrap(), Listed::of(LEADER, &[]));
         let counters = Arc::new(Counters::new());
-        Arc::new(Masters::new(&config, list, listed, counters, Box::new(IgnoreChanges), runtime))
+        Arc::new(Masters::new(
+            &config,
+            TcpNetwork::shared(),
+            list,
+            listed,
+            counters,
+            Box::new(IgnoreChanges),
+            runtime,
+        ))
     }
 
     /// Returns the state of a client with a leader.

@@ -236,7 +236,7 @@ pub(super) async fn put_revoke(
 ) -> Result<v1::BatchPutRevokeReply, Refusal> {
     limits(&request.tenant, request.put_ids.len())?;
     let puts = request.put_ids.iter().map(|id| put_id(id)).collect::<Result<_, _>>()?;
-    Ok(v1::BatchPutRevokeReply { results: put_end_results(objects.put_revoke(puts).await?) })
+    Ok(v1::BatchPutRevokeReply { results: put_end_results(objects.put_revoke(&request.tenant, puts).await?) })
 }
 
 pub(super) async fn remove(

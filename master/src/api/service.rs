@@ -3,7 +3,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::stream::BoxStream;
 use mc_index::CLUSTER_VERSION;
-use mc_net::Network;
+use mc_net::{ConnectInfo, Guard, Network};
 use mc_proto::v1;
 use mc_proto::v1::master_server::Master;
 use mc_types::NodeId;
@@ -14,7 +14,9 @@ use super::caller::{Addressee, host_of, names_client, note_if_outdated, versions
 use super::cluster::software;
 use super::reply_memory::ReplyMemory;
 use super::shed::{SheddableCall, Shedder};
+use super::stores::HeartbeatsFrom;
 use super::{cluster, config, objects, ports, stores, tenants};
+use crate::access::{StoreCaller, TenantField, principal_of, resolve_tenant};
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
 
@@ -23,6 +25,8 @@ pub(crate) struct Api {
     node: NodeId,
     network: Arc<dyn Network>,
     metrics: Arc<MasterMetrics>,
+    /// Guard of all ports of this master.
+    pub(crate) guard: Arc<Guard>,
     services: ArcSwapOption<Services>,
     waiting: arc_swap::ArcSwap<String>,
     pub(crate) shedder: Shedder,
@@ -35,10 +39,13 @@ impl Api {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
         let shedder = Shedder::new(metrics.calls.shed.clone());
         let reply_memory = ReplyMemory::new(ports::passed_on());
+        let counted = metrics.clone();
+        let guard = Guard::new(network.tls().cloned(), move |reason| counted.calls.denied(reason));
         Arc::new(Self {
             node,
             network,
             metrics,
+            guard,
             services: ArcSwapOption::empty(),
             waiting,
             shedder,
@@ -88,6 +95,18 @@ impl Api {
         Ok(services)
     }
 
+    /// Returns a request for the tenant that its caller may use.
+    fn of_tenant<R: TenantField>(&self, request: Request<R>) -> Result<R, Status> {
+        let (_, call, mut request) = request.into_parts();
+        match resolve_tenant(principal_of(&call)?, &mut request) {
+            Ok(()) => Ok(request),
+            Err(denied) => {
+                let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
+                Err(self.guard.deny(from, denied).into())
+            }
+        }
+    }
+
     fn forming_status(&self) -> v1::StatusReply {
         v1::StatusReply {
             node_id: self.node.to_bytes().to_vec().into(),
@@ -128,7 +147,7 @@ macro_rules! call {
     };
     ($admit:ident, $self:ident, $rpc:ident, $request:ident, |$services:ident| $body:expr) => {{
         let _timer = $self.0.metrics.calls.rpc(Rpc::$rpc);
-        let $request = $request.into_inner();
+        let $request = $self.0.of_tenant($request)?;
         let $services = $self.0.$admit($request.caller.as_ref())?;
         Ok(Response::new($body))
     }};
@@ -160,9 +179,14 @@ impl Master for MasterService {
         }))
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         let _timer = self.0.metrics.calls.rpc(Rpc::Status);
-        Ok(Response::new(self.0.status_reply().await))
+        let mut reply = self.0.status_reply().await;
+        // Others' addresses are not for the user of one tenant.
+        if principal_of(request.extensions())?.is_tenants_user() {
+            reply.outdated.clear();
+        }
+        Ok(Response::new(reply))
     }
 
     type WatchStream = BoxStream<'static, Result<v1::WatchEvent, Status>>;
@@ -276,8 +300,11 @@ impl Master for MasterService {
     ) -> Result<Response<v1::MountStoreReply>, Status> {
         self.0.shedder.admit(SheddableCall::Mount)?;
         let one_of_few = self.0.shedder.mount_slot()?;
+        let caller = StoreCaller::of(request.extensions(), &self.0.guard)?;
         // If the caller gives up, its entry stays in the log's queue: the place is taken until that is applied.
         change!(self, Mount, request, |services| {
+            caller.may_use_name(&request.name)?;
+            caller.may_act_on(&services, &request.store_id).await??;
             let mounting = async move {
                 let mounted = stores::mount(&services, request).await;
                 drop(one_of_few);
@@ -292,7 +319,11 @@ impl Master for MasterService {
         &self,
         request: Request<v1::UnmountStoreRequest>,
     ) -> Result<Response<v1::UnmountStoreReply>, Status> {
-        change!(self, Unmount, request, |services| stores::unmount(&services, request).await?)
+        let caller = StoreCaller::of(request.extensions(), &self.0.guard)?;
+        change!(self, Unmount, request, |services| {
+            caller.may_act_on(&services, &request.store_id).await??;
+            stores::unmount(&services, request).await?
+        })
     }
 
     type HeartbeatStream = ReceiverStream<Result<v1::StoreHeartbeatReply, Status>>;
@@ -303,8 +334,11 @@ impl Master for MasterService {
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let services = self.0.formed()?;
         let us = Addressee { cluster: services.coordinator.cluster(), node: self.0.node };
-        let host = host_of(request.extensions());
-        Ok(Response::new(stores::heartbeat(services, self.0.metrics.clone(), us, host, request.into_inner())))
+        let from = HeartbeatsFrom {
+            host: host_of(request.extensions()),
+            caller: StoreCaller::of(request.extensions(), &self.0.guard)?,
+        };
+        Ok(Response::new(stores::heartbeat(services, self.0.metrics.clone(), us, from, request.into_inner())))
     }
 
     async fn list_members(

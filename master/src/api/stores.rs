@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 
 use super::caller::{Addressee, note_if_outdated};
 use super::convert::bytes;
+use crate::access::StoreCaller;
 use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse};
 use crate::metrics::{MasterMetrics, Rpc};
 
@@ -40,12 +41,18 @@ pub(super) async fn unmount(
     Ok(v1::UnmountStoreReply {})
 }
 
+/// Sender of heartbeats.
+pub(super) struct HeartbeatsFrom {
+    pub(super) host: Option<IpAddr>,
+    pub(super) caller: StoreCaller,
+}
+
 /// Answers a store's heartbeats until the stream ends or this master does not lead any more.
 pub(super) fn heartbeat(
     services: Arc<Services>,
     metrics: Arc<MasterMetrics>,
     us: Addressee,
-    host: Option<IpAddr>,
+    from: HeartbeatsFrom,
     mut beats: Streaming<v1::StoreHeartbeat>,
 ) -> ReceiverStream<Result<v1::StoreHeartbeatReply, Status>> {
     // One answer per heartbeat: the master stops reading from a store that does not read its answers.
@@ -63,7 +70,7 @@ pub(super) fn heartbeat(
             // A leader that waits for its lease answers late. Should the store leave meanwhile, its stream must not count: the
             // end of it would make a store suspect that is about to open the next one.
             let reply = tokio::select! {
-                reply = answer(&services, &mut session, us, host, beat) => reply,
+                reply = answer(&services, &mut session, us, &from, beat) => reply,
                 () = replies.closed() => return,
             };
             drop(timer);
@@ -73,8 +80,9 @@ pub(super) fn heartbeat(
                     continue;
                 }
             }
+            let reply = reply.unwrap_or_else(|refusal| Err(refusal.into()));
             let end = reply.is_err();
-            if replies.send(reply.map_err(Status::from)).await.is_err() || end {
+            if replies.send(reply).await.is_err() || end {
                 break;
             }
         }
@@ -82,15 +90,19 @@ pub(super) fn heartbeat(
     ReceiverStream::new(stream)
 }
 
+/// Answers a heartbeat, or says why its sender may not speak for the store.
 async fn answer(
     services: &Services,
     session: &mut HeartbeatSession,
     us: Addressee,
-    host: Option<IpAddr>,
+    from: &HeartbeatsFrom,
     beat: v1::StoreHeartbeat,
-) -> Result<v1::StoreHeartbeatReply, Refusal> {
+) -> Result<Result<v1::StoreHeartbeatReply, Status>, Refusal> {
     us.check(beat.caller.as_ref())?;
-    note_if_outdated(services, beat.caller.as_ref(), host);
+    if let Err(denied) = from.caller.may_act_on(services, &beat.store_id).await? {
+        return Ok(Err(denied));
+    }
+    note_if_outdated(services, beat.caller.as_ref(), from.host);
     let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
     let transport = |transport: v1::TransportStatus| {
         let v1::TransportStatus { name, offered, how, read_bytes, written_bytes } = transport;
@@ -98,7 +110,7 @@ async fn answer(
     };
     let transports = beat.transports.into_iter().map(transport).collect();
     let answer = session.beat(store, epoch, transports).await?;
-    Ok(v1::StoreHeartbeatReply {
+    Ok(Ok(v1::StoreHeartbeatReply {
         sequence: beat.sequence,
         cluster_time_ms: answer.time.0,
         term: answer.term,
@@ -106,7 +118,7 @@ async fn answer(
         mounted: answer.mounted,
         dead: answer.dead,
         spread_ms: u32::try_from(answer.spread.as_millis()).unwrap_or(u32::MAX),
-    })
+    }))
 }
 
 pub(super) fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mc_index::{ReadPolicy, Settings};
 use mc_log::LogSync;
+use mc_process::TlsOptions;
 use mc_process::config::FileOptions;
 use mc_process::telemetry::LogOptions;
 use mc_raft::RaftTiming;
@@ -15,6 +16,15 @@ use super::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
 
 /// Shortest time between two summaries in the log.
 const METRICS_LOG_MIN: Duration = Duration::from_secs(1);
+
+/// Who may use `/metadata` where TLS is required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetadataAccess {
+    /// Admins.
+    Admins,
+    /// Everyone.
+    Open,
+}
 
 /// A master of a memory pool for KV caches
 ///
@@ -46,6 +56,10 @@ pub struct MasterArgs {
     /// file that has one [default: none]
     #[arg(long, value_name = "IP:PORT")]
     pub metadata_listen: Option<String>,
+    /// Who may use `/metadata` where TLS is required: `open` for everyone, because engines that were made for Mooncake's metadata
+    /// server can't show certificates
+    #[arg(long, value_name = "admins|open", default_value = "admins")]
+    pub metadata: MetadataAccess,
     /// Host under which others reach this master [default: its own entry in --peers]
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
@@ -102,6 +116,9 @@ pub struct MasterArgs {
     /// Exit when standard input is closed, so that this process ends with its parent
     #[arg(long, hide = true)]
     pub exit_on_stdin_eof: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tls: TlsOptions,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub file: FileOptions,

@@ -6,7 +6,7 @@ mod args;
 mod peers;
 mod setting;
 
-pub use args::{MasterArgs, MasterConfigError};
+pub use args::{MasterArgs, MasterConfigError, MetadataAccess};
 pub use peers::{DEFAULT_RAFT_PORT, PeersError};
 pub(crate) use peers::{Entries, Expansion, PeerList, Resolver, list, system_resolver};
 pub(crate) use setting::{SETTINGS, Setting};

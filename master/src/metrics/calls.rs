@@ -1,3 +1,4 @@
+use mc_net::DenialReason;
 use mc_process::metrics::Registry;
 use mc_raft::RpcTimer;
 use metrics::{Counter, Histogram};
@@ -14,6 +15,7 @@ pub(crate) struct CallMetrics {
     pub(crate) mismatches_reported: Counter,
     /// Shed calls of hello, watch and mount_store, in the order of `SheddableCall`.
     pub(crate) shed: [Counter; 3],
+    denied: [Counter; DenialReason::ALL.len()],
 }
 
 impl CallMetrics {
@@ -50,12 +52,22 @@ impl CallMetrics {
                     "Calls refused because this master was short of CPU time, to spare heartbeats and Raft";
                 r.counter("mc_master_calls_shed_total", help, &[("rpc", rpc)])
             }),
+            denied: DenialReason::ALL.map(|(_, reason)| {
+                let help = "Calls denied on the client, Raft and HTTP ports because of the caller's identity, or for lack of \
+                            one";
+                r.counter("mc_master_calls_denied_total", help, &[("reason", reason)])
+            }),
         }
     }
 
     /// Times a call until the result is dropped.
     pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
         RpcTimer::start(&self.rpc_seconds[rpc as usize])
+    }
+
+    /// Counts a call that was denied.
+    pub(crate) fn denied(&self, reason: DenialReason) {
+        self.denied[reason as usize].increment(1);
     }
 
     /// Counts a check that this master leads, made before an answer.

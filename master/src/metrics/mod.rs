@@ -14,6 +14,8 @@ mod tenants;
 use std::time::Duration;
 
 use mc_log::{BatchTimes, LogObserver};
+use mc_net::Tls;
+use mc_process::TlsMetrics;
 use mc_process::metrics::Registry;
 use mc_process::telemetry;
 use mc_raft::RpcTimes;
@@ -65,6 +67,7 @@ pub(crate) struct MasterMetrics {
     data_dir_free: Gauge,
     data_dir_needed: Gauge,
     log_lines_dropped: Counter,
+    tls: TlsMetrics,
 }
 
 impl MasterMetrics {
@@ -141,6 +144,7 @@ impl MasterMetrics {
                 "Log lines of this process that were dropped because nothing read its standard error",
                 &[],
             ),
+            tls: TlsMetrics::new(r),
             registry,
         }
     }
@@ -174,6 +178,11 @@ impl MasterMetrics {
         self.pool.show(&sample);
         self.tenants.show(sample.tenants);
         self.log_lines_dropped.absolute(telemetry::dropped_lines());
+    }
+
+    /// Shows the state of this process' certificates.
+    pub(crate) fn show_tls(&self, tls: Option<&Tls>) {
+        self.tls.show(tls);
     }
 
     /// Shows how many bytes are free on the disk of the data directory, and how many are needed.

@@ -11,6 +11,7 @@ use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::access::FORWARDED;
 use crate::api::{Api, ReplySize};
 use crate::leader::{Refusal, Services};
 
@@ -19,8 +20,6 @@ const WITHIN: Duration = Duration::from_millis(2_500);
 /// Pause before the leader is looked for again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Header of a request that another master passed on.
-const FORWARDED: &str = "mc-forwarded";
 /// Header of a page that is not the last one: the position of the next.
 pub(super) const NEXT: HeaderName = HeaderName::from_static("mc-next");
 /// Headers of the leader's answer that the caller gets, too.

@@ -1,14 +1,13 @@
-/// Mooncake's name of the default tenant, which has none in the index.
-const DEFAULT: &str = "default";
+use mc_types::DEFAULT_TENANT;
 
 /// Returns the name of a tenant in the index.
 pub(super) fn index_name(shown: &str) -> &str {
-    if shown == DEFAULT { "" } else { shown }
+    if shown == DEFAULT_TENANT { "" } else { shown }
 }
 
 /// Returns the name of a tenant as Mooncake shows it.
 pub(super) fn shown_name(name: &[u8]) -> String {
-    if name.is_empty() { DEFAULT.to_owned() } else { text(name) }
+    if name.is_empty() { DEFAULT_TENANT.to_owned() } else { text(name) }
 }
 
 /// Returns the name of a tenant in the index as text, which the API ensures that it is.

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_durable::DirectoryLock;
+use mc_net::Network;
 use mc_process::config::Loaded;
 use mc_process::metrics::Registry;
 use mc_raft::RaftNode;
@@ -85,7 +86,7 @@ impl Master {
             }
         };
         let advertise = Advertise { host: args.advertise.clone(), bound };
-        say_what_starts(args, node, &listeners);
+        say_what_starts(args, node, &listeners, network);
         let formation = Formation::new(
             identity,
             log.has_state,
@@ -195,7 +196,7 @@ impl Master {
     }
 }
 
-fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners) {
+fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners, network: &dyn Network) {
     let Listeners { bound, metadata, .. } = listeners;
     tracing::info!(
         %node,
@@ -208,11 +209,7 @@ fn say_what_starts(args: &MasterArgs, node: NodeId, listeners: &Listeners) {
         "mc-master {} starts",
         env!("CARGO_PKG_VERSION")
     );
-    if !bound.client.ip().is_loopback() {
-        tracing::warn!(
-            "connections are not encrypted and callers are not checked: keep these ports in a trusted network"
-        );
-    }
+    args.tls.say(network, !bound.client.ip().is_loopback());
 }
 
 impl Drop for Master {

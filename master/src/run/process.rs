@@ -9,7 +9,6 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use mc_durable::FileSystem;
 use mc_log::{self, OnSled};
-use mc_net::TcpNetwork;
 use mc_process::config::{self, Loaded};
 use mc_process::telemetry;
 use mc_types::Clock;
@@ -81,14 +80,16 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let raft_threads = (cores / 2).clamp(1, 2);
     let raft = runtime("mc-raft", raft_threads).map_err(failed)?;
     let api = runtime("mc-api", cores.saturating_sub(raft_threads).max(1)).map_err(failed)?;
+    let network = args.tls.network().map_err(|error| End::Config(error.to_string()))?;
     let environment = Environment {
         clock: api.block_on(async { Clock::monotonic() }),
-        network: TcpNetwork::shared(),
+        network: network.clone(),
         log: Arc::new(OnSled::default()),
         raft: raft.handle().clone(),
         free_space: Arc::new(FileSystem),
     };
     mc_process::keep_files_private();
+    api.spawn(mc_process::keep_certificates(network));
     // Each client and each store needs a descriptor.
     if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit on open files: fewer clients and stores can connect");

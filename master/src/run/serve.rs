@@ -1,15 +1,20 @@
 //! The ports of a master.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::request::Parts;
 use mc_net::Listener;
+use mc_process::HttpAccess;
 use mc_proto::v1::master_server::MasterServer;
 use mc_raft::RaftService;
 
 use super::listeners::Listeners;
 use super::tasks::Tasks;
+use crate::access::{GuardedCalls, route_open_to};
 use crate::api::{InFlight, KeptForStores, MasterService, ports};
+use crate::config::MetadataAccess;
 use crate::http::{self, MetricNames};
 use crate::mooncake;
 
@@ -35,13 +40,14 @@ impl Tasks {
         let http_ports = 1 + usize::from(metadata.is_some());
         let (client, raft_listener) =
             (client.gated(ports::for_clients(http_ports)), raft_listener.gated(ports::for_masters()));
-        let stop = self.stop.clone();
+        let (stop, guard) = (self.stop.clone(), self.api.guard.clone());
         self.environment.raft.spawn(async move {
-            if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
+            if let Err(error) = raft.serve(raft_listener, guard, stop.cancelled_owned()).await {
                 tracing::error!("serving the Raft port failed, and the port is closed: {error}");
             }
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
+        let guarded = GuardedCalls(self.api.guard.clone());
         let in_flight = InFlight::new(self.metrics.calls.requests_refused.clone());
         self.tracker.spawn(async move {
             let served = tonic::transport::Server::builder()
@@ -54,6 +60,8 @@ impl Tasks {
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
+                // Outside of the places: a caller that is denied gets none that is kept for stores.
+                .layer(guarded)
                 .layer(KeptForStores)
                 .layer(in_flight)
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
@@ -77,8 +85,12 @@ impl Tasks {
 
     fn serve_http(&self, listener: Listener, routes: Router, name: &'static str) {
         let stop = self.stop.clone();
+        let metadata_is_open = self.config.args.metadata == MetadataAccess::Open;
+        let open_to = Arc::new(move |request: &Parts| route_open_to(request, metadata_is_open));
+        let access = HttpAccess { guard: self.api.guard.clone(), open_to };
         self.tracker.spawn(async move {
-            let served = mc_process::http::serve(listener, routes, HTTP_LIFETIME, stop.cancelled_owned());
+            let served =
+                mc_process::http::serve(listener, routes, access, HTTP_LIFETIME, stop.cancelled_owned());
             if let Err(error) = served.await {
                 tracing::error!("serving the {name} port failed, and the port is closed: {error}");
             }

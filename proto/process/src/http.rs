@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Bytes, to_bytes};
-use axum::extract::Request;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, StatusCode, Version, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -20,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 
 use mc_net::{Connection, Greeting, Listener, Network, Room, Rules, TcpNetwork};
 
+use crate::access::HttpAccess;
 use crate::descriptors::descriptor_limit;
 
 /// Time that open requests may take to end after the shutdown began.
@@ -79,14 +83,15 @@ pub fn metrics_page(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-/// Serves `router` on `listener` until `shutdown` ends, then for at most a second more. Open requests get their answers
-/// within that time, and an idle connection can't hold up the process.
+/// Serves `router` on `listener` to callers that `access` admits, until `shutdown` ends, then for at most a second more. Open
+/// requests get their answers within that time, and an idle connection can't hold up the process.
 ///
 /// Each connection serves one request, and the number of connections is bounded ([`most_connections`]), so that idle
 /// peers and scrapers keep no descriptors. A peer that takes an answer byte by byte is cut off at the end of `lifetime`.
 pub async fn serve(
     listener: Listener,
     router: Router,
+    access: HttpAccess,
     lifetime: Duration,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -102,7 +107,8 @@ pub async fn serve(
         room: Arc::new(|| Room { most: most_connections(descriptor_limit()), kept: 0 }),
         lifetime: Some(lifetime),
     });
-    let router = router.layer(from_fn(answer_one));
+    let router = router.layer(from_fn_with_state(access, answer_one));
+    let router = router.into_make_service_with_connect_info::<HttpPeer>();
     let served = axum::serve(Accept(listener), router).with_graceful_shutdown(shutdown);
     tokio::select! {
         result = served => result,
@@ -115,19 +121,28 @@ pub async fn serve(
     }
 }
 
-/// Answers one request, whose body is read in time or not at all, and makes the server close the connection after it.
-async fn answer_one(request: Request, next: Next) -> Response {
+/// Answers one request, if its caller may make it, and makes the server close the connection after it.
+async fn answer_one(State(access): State<HttpAccess>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = match tokio::time::timeout(BODY_WITHIN, to_bytes(body, LARGEST_BODY)).await {
+    let peer = parts.extensions.get::<ConnectInfo<HttpPeer>>().map(|peer| &peer.0.0);
+    let mut response = match access.admit(peer, &parts) {
+        Ok(()) => answer(parts, body, next).await,
+        Err(denied) => (StatusCode::FORBIDDEN, format!("{denied}\n")).into_response(),
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// Answers a request, whose body is read in time or not at all.
+async fn answer(parts: Parts, body: Body, next: Next) -> Response {
+    match tokio::time::timeout(BODY_WITHIN, to_bytes(body, LARGEST_BODY)).await {
         Ok(Ok(body)) => next.run(Request::from_parts(parts, body.into())).await,
         Ok(Err(error)) => {
             (StatusCode::PAYLOAD_TOO_LARGE, format!("cannot read the body: {error}\n")).into_response()
         }
         Err(_) => (StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {BODY_WITHIN:?}\n"))
             .into_response(),
-    };
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
+    }
 }
 
 /// Time limit of a [`request`].
@@ -231,6 +246,16 @@ pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16
 /// Adapts our listener to axum.
 struct Accept(Listener);
 
+/// The other end of an HTTP connection: an extension of its request.
+#[derive(Clone, Debug)]
+struct HttpPeer(mc_net::ConnectInfo);
+
+impl Connected<IncomingStream<'_, Accept>> for HttpPeer {
+    fn connect_info(stream: IncomingStream<'_, Accept>) -> Self {
+        Self(stream.io().info())
+    }
+}
+
 impl axum::serve::Listener for Accept {
     type Io = Connection;
     type Addr = std::net::SocketAddr;
@@ -254,7 +279,7 @@ impl axum::serve::Listener for Accept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mc_net::TcpNetwork;
+    use mc_net::{Guard, TcpNetwork};
 
     #[test]
     fn http_gets_a_share_of_the_descriptors() {
@@ -280,8 +305,9 @@ mod tests {
             standard_routes(|| Err("no leader".into()), || async { serde_json::json!({"role": "leader"}) });
         let routes = routes.route("/metrics", get(async || metrics_page("mc_objects 1\n".into())));
         let (stop, stopped) = oneshot::channel::<()>();
-        let server =
-            tokio::spawn(serve(listener, routes, Duration::from_secs(60), async { stopped.await.unwrap() }));
+        let access = HttpAccess::standard(Guard::open());
+        let stopped = async { stopped.await.unwrap() };
+        let server = tokio::spawn(serve(listener, routes, access, Duration::from_secs(60), stopped));
 
         let get = async |path| request("GET", &address.to_string(), path).await.unwrap();
         let answer = |code: u16, body: &str| (code, body.to_owned());

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::CommandFactory as _;
-use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_process::{TlsOptions, config::FileOptions, telemetry::LogOptions};
 use mc_store::{
     ByteSize, Config, DEFAULT_MASTER_PORT, HostPort, InvalidConfig, ParseAddressError, Port, RdmaDevices,
     RdmaOptions, ShmAccess, StartError, Transports,
@@ -31,10 +31,12 @@ pub struct StoreArgs {
     /// Directory for the id of the store; the memory itself is never written to disk
     #[arg(long, value_name = "DIR", default_value = "./mc-data/store")]
     pub data_dir: PathBuf,
-    /// Name for display [default: the host name and the port of --listen]
+    /// Name for display, which the store's certificate must cover [default: the host name if the certificate
+    /// covers it, else the certificate's own name and the port of --listen; without one the host name and the port]
     #[arg(long)]
     pub name: Option<String>,
-    /// Clients of this host that may share memory with the store: off, same-uid (of this user, or root), any
+    /// Clients of this host that may share memory with the store: off, same-uid (of this user, or root), any. A store that
+    /// requires TLS has it off unless this flag is given: who shares it can read the objects of all tenants
     #[arg(long, value_name = "WHO", default_value_t)]
     pub shm: ShmAccess,
     /// Transports to offer besides TCP: auto (all that there are), tcp (none), shm, rdma
@@ -93,6 +95,8 @@ fn flags_of(error: &StartError) -> Option<&'static str> {
 pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) tls: TlsOptions,
     #[command(flatten)]
     pub(crate) log: LogOptions,
     #[command(flatten)]

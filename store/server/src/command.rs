@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mc_net::TcpNetwork;
-use mc_process::config;
+use mc_net::TlsLevel;
+use mc_process::config::{self, Loaded, Origin};
 use mc_process::telemetry::{self, Log};
-use mc_store::StartError;
+use mc_store::{ShmAccess, StartError};
 use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -46,14 +46,16 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(source) => return refuse_start(&log, &StartError::System { what: "event loop", source }),
     };
-    let code = runtime.block_on(run(&log, loaded.args, args));
+    let code = runtime.block_on(run(&log, loaded, args));
     // Do not wait for work that still blocks, such as a name lookup.
     runtime.shutdown_background();
     code
 }
 
 /// `args` are the arguments of the start, by which a SIGHUP reads the list of masters again.
-async fn run(log: &Log, flags: Flags, args: Vec<OsString>) -> ExitCode {
+async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode {
+    let shm_is_default = loaded.origin("shm") == Some(&Origin::Default);
+    let mut flags = loaded.args;
     // Before the start, which takes minutes: a SIGHUP ends a process that does not listen for it.
     let signals =
         stop_signal(flags.exit_on_stdin_eof).and_then(|stopped| Ok((stopped, signal(SignalKind::hangup())?)));
@@ -67,13 +69,21 @@ async fn run(log: &Log, flags: Flags, args: Vec<OsString>) -> ExitCode {
     if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors: fewer clients can connect");
     }
-    if flags.store.listen.ip().is_unspecified() {
-        tracing::warn!(
-            "serving memory on every address of this machine without encryption: let only trusted machines reach it"
-        );
+    let network = match flags.tls.network() {
+        Ok(network) => network,
+        Err(error) => {
+            log.say(format!("error: {error}"));
+            return ExitCode::from(USAGE);
+        }
+    };
+    // All tenants' bytes are in that memory.
+    if shm_is_default && network.tls().is_some_and(|tls| tls.level() == TlsLevel::Require) {
+        flags.store.shm = ShmAccess::Off;
     }
+    flags.tls.say(network.as_ref(), !flags.store.listen.ip().is_loopback());
+    tokio::spawn(mc_process::keep_certificates(network.clone()));
     let started = tokio::select! {
-        started = Server::start(flags.store, TcpNetwork::shared(), Clock::monotonic(), progress()) => started,
+        started = Server::start(flags.store, network, Clock::monotonic(), progress()) => started,
         why = &mut stopped => {
             info!("{why} while starting: nothing to unmount");
             return ExitCode::SUCCESS;

@@ -1,3 +1,7 @@
+use std::sync::Arc;
+
+use mc_net::Tls;
+use mc_process::TlsMetrics;
 use mc_process::metrics::Registry;
 use mc_process::telemetry;
 use mc_transfer::RequestSeconds;
@@ -9,7 +13,7 @@ use mc_store::StoreReport;
 /// Lists the metrics of a store, by name.
 pub fn metrics_reference() -> Vec<Metric> {
     let registry = Registry::new();
-    let _registered = StoreMetrics::new(registry.clone());
+    let _registered = StoreMetrics::new(registry.clone(), None);
     registry.metrics()
 }
 
@@ -47,10 +51,12 @@ pub(crate) struct StoreMetrics {
     mounts: Counter,
     dead_epochs: Counter,
     log_lines_dropped: Counter,
+    tls_metrics: TlsMetrics,
+    tls: Option<Arc<Tls>>,
 }
 
 impl StoreMetrics {
-    pub(crate) fn new(registry: Registry) -> Self {
+    pub(crate) fn new(registry: Registry, tls: Option<Arc<Tls>>) -> Self {
         let gauge = |name, help| registry.gauge(name, help, &[]);
         let counter = |name, help| registry.counter(name, help, &[]);
         let by_op = |name, help, op| registry.counter(name, help, &[("op", op)]);
@@ -128,6 +134,8 @@ impl StoreMetrics {
                 "mc_store_log_lines_dropped_total",
                 "Log lines of this process that were dropped because nothing read its standard error",
             ),
+            tls_metrics: TlsMetrics::new(&registry),
+            tls,
             registry,
         }
     }
@@ -169,6 +177,7 @@ impl StoreMetrics {
         self.mounts.absolute(report.mounts);
         self.dead_epochs.absolute(report.dead_epochs);
         self.log_lines_dropped.absolute(telemetry::dropped_lines());
+        self.tls_metrics.show(self.tls.as_deref());
         self.registry.render()
     }
 }

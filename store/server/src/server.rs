@@ -2,7 +2,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_net::{Listener, Network};
+use mc_net::{Guard, Listener, Network};
+use mc_process::HttpAccess;
 use mc_process::metrics::Registry;
 use mc_store::{Port, StartError, Store, Surroundings};
 use mc_types::{ByteSize, Clock};
@@ -43,7 +44,8 @@ impl Server {
             .await
             .map_err(|source| StartError::Listen { port: Port::Http, address: args.http_listen, source })?;
         let http_address = listener.address;
-        let metrics = Arc::new(StoreMetrics::new(Registry::new()));
+        let metrics = Arc::new(StoreMetrics::new(Registry::new(), network.tls().cloned()));
+        let guard = Guard::new(network.tls().cloned(), |_| {});
         let request_seconds = metrics.transfer_seconds.clone();
         let mut surroundings = Surroundings::default();
         (surroundings.network, surroundings.clock) = (network, clock);
@@ -51,7 +53,7 @@ impl Server {
         let opened = Store::open(args.config(http_address.port()), surroundings)?;
         tracing::info!(http = %http_address, "serving health and metrics");
         let routes = http::routes(opened.status(), opened.segments(), opened.masters(), metrics.clone());
-        let http = Http::serve(listener, routes);
+        let http = Http::serve(listener, routes, HttpAccess::standard(guard));
         let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(metrics)));
         let store = opened.start(progress).await?;
         Ok(Self { store, http_address, http, _upkeep: upkeep })
@@ -82,11 +84,12 @@ struct Http {
 }
 
 impl Http {
-    fn serve(listener: Listener, routes: axum::Router) -> Self {
+    fn serve(listener: Listener, routes: axum::Router, access: HttpAccess) -> Self {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let served = mc_process::http::serve(listener, routes, LIFETIME, stopped.cancelled_owned());
+            let served =
+                mc_process::http::serve(listener, routes, access, LIFETIME, stopped.cancelled_owned());
             if let Err(error) = served.await {
                 error!(%error, "health and metrics are no longer served");
             }

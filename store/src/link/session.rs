@@ -360,9 +360,14 @@ fn ended(status: &tonic::Status) -> SessionEnd {
         Ok(Code::ResourceExhausted) => SessionEnd::Busy,
         // Another node or cluster answered there: look for the leader again.
         Ok(Code::WrongNode | Code::WrongCluster) => SessionEnd::Broken(detail.message),
-        Ok(Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported) => {
-            SessionEnd::Refused(detail.message)
-        }
+        Ok(
+            Code::VersionSkew
+            | Code::SegmentAlreadyExists
+            | Code::InvalidParams
+            | Code::NotSupported
+            | Code::Unauthenticated
+            | Code::PermissionDenied,
+        ) => SessionEnd::Refused(detail.message),
         _ => SessionEnd::Broken(detail.message),
     }
 }

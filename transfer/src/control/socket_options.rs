@@ -1,7 +1,7 @@
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
 
 /// Send buffer of a connection within one host, in bytes before the kernel doubles them.
 ///
@@ -22,17 +22,17 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Sets the options of one end of a transfer connection. A refused option makes it slower, or finds a dead peer later, but
 /// does not break it.
-pub(crate) fn set(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true);
+pub(crate) fn set(stream: &impl AsFd) {
     let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_nodelay(true);
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_RETRIES);
     let _ = socket.set_tcp_keepalive(&keepalive);
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-    if let (Ok(here), Ok(there)) = (stream.local_addr(), stream.peer_addr())
-        && here.ip() == there.ip()
+    if let (Ok(here), Ok(there)) = (socket.local_addr(), socket.peer_addr())
+        && here.as_socket().map(|at| at.ip()) == there.as_socket().map(|at| at.ip())
     {
         let _ = socket.set_send_buffer_size(SAME_HOST_SEND_BUFFER);
     }

@@ -56,6 +56,8 @@
 //! kind 3, of which the length, the key and the address count: the store writes so many bytes there, 4 KiB at most, which mean
 //! nothing, and ends as after a read of kind 3.
 //!
+//! A connection may begin with a TLS handshake, by the type of its first record. Then all of this goes inside of TLS.
+//!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
 mod request;
@@ -239,7 +241,7 @@ pub(crate) fn check_reply(bytes: [u8; REPLY_LEN], expected: u64) -> Result<(), W
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Good = 0,
-    /// The client means another protocol version, cluster, store or epoch.
+    /// The client means another protocol version, cluster, store or epoch, or it has to connect by TLS with another certificate.
     Identity = 1,
     /// The store has not heard from a master yet.
     NotReady = 2,

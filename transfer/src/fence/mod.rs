@@ -7,12 +7,12 @@
 //! - **Late writer, arriving.** A write registers the full range of its grant before its first byte. A lower index is
 //!   then refused when it arrives.
 //! - **Late writer, in mid-transfer.** Each write has a [`WritePass`]. It does each non-blocking receive into the
-//!   segment under the pass's lock, after checking that the pass isn't superseded; a receive that fills several writes
-//!   holds all their locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it
+//!   segment, or with TLS each copy of decrypted bytes, under the pass's lock, after checking that the pass isn't superseded; a
+//!   receive that fills several writes holds all their locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it
 //!   writes. So the older write has either finished its receive before the newer one's first byte, or sees the mark and
 //!   receives no more.
-//! - **Late reader.** Each read has a [`ReadPass`], as a write has: the server copies each piece into the socket under the
-//!   pass's lock, after checking that it isn't superseded. A newer write marks the passes of the reads that it overlaps,
+//! - **Late reader.** Each read has a [`ReadPass`], as a write has: the server copies each piece into the socket, or with TLS
+//!   into a buffer that is encrypted next, under the pass's lock, after checking that it isn't superseded. A newer write marks the passes of the reads that it overlaps,
 //!   under their locks, before its first byte. So a reader gets no byte of a newer owner, and is told in the trailer that
 //!   its own are not all good.
 //! - **Late reader that nobody stops.** One that has copied bytes past the server, or that runs in this process, looks the index

@@ -55,7 +55,7 @@ pub(crate) struct PermittedRequest<'a, K> {
 /// A path of a client beside its connections, over which the requests go: it carries the bytes of large turns.
 pub(crate) trait ClientPath: Send + Sync {
     /// Returns the path to the store at an address, to which calls connect with `options`.
-    fn to_store(self: Arc<Self>, address: &str, options: TcpOptions) -> Arc<dyn StorePath>;
+    fn to_store(self: Arc<Self>, address: &str, options: &TcpOptions) -> Arc<dyn StorePath>;
 
     /// Why bytes may go by nothing else; `None` if they may.
     fn why_only(&self) -> Option<&'static str>;

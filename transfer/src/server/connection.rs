@@ -27,7 +27,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Serves requests until the connection ends, and returns why it did.
-    pub(super) async fn run(mut self) -> Closed {
+    pub(super) async fn run(&mut self) -> Closed {
         match self.serve().await {
             Ok(never) => match never {},
             Err(closed) => closed,
@@ -35,7 +35,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Reads the client's hello and refuses it.
-    pub(super) async fn refuse(mut self, why: &Refusal) -> Closed {
+    pub(super) async fn refuse(&mut self, why: &Refusal) -> Closed {
         let mut hello = [0; HELLO_LEN];
         // The kernel resets a connection that is closed with unread bytes, and the refusal would be lost.
         let read = self.exchange.socket.read_exact(&mut hello).await;
@@ -59,7 +59,7 @@ impl<'a> Connection<'a> {
             match self.exchange.socket.read_message(&mut header, Some(idle.min(BUFFERS_KEPT))).await {
                 Err(Closed::Idle(_)) if idle > BUFFERS_KEPT => {
                     (self.body, self.exchange.out) = (Vec::new(), Vec::new());
-                    self.exchange.socket.free_buffer();
+                    self.exchange.socket.free_buffers();
                     let wanted = async {
                         tokio::select! {
                             () = self.server.place_wanted() => {}
@@ -72,6 +72,9 @@ impl<'a> Connection<'a> {
                 read => read?,
             }
             self.exchange.socket.take_turn().await;
+            if self.exchange.socket.has_expired() {
+                return Err(Closed::Expired);
+            }
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(request).await?;
@@ -87,7 +90,9 @@ impl<'a> Connection<'a> {
         let mut hello = [0; HELLO_LEN];
         self.exchange.socket.read_exact(&mut hello).await?;
         let hello = Hello::decode(&hello)?;
-        match check::check_hello(self.server.served.identity, self.server.served.authority.times(), &hello) {
+        let served = &self.server.served;
+        let admitted = self.server.check_peer(self.exchange.socket.peer());
+        match admitted.and_then(|()| check::check_hello(served.identity, served.authority.times(), &hello)) {
             Ok(version) => {
                 self.exchange.version = version;
                 self.exchange.socket.send(&HelloReply::encode(version, Ok(())), false).await

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use mc_net::Tls;
 use mc_types::{GrantKey, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -17,7 +18,7 @@ use self::connection::Connection;
 use crate::authority::Authority;
 use crate::control::server::{
     ACCEPT_PAUSE, Closed, Counters, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds, ServedMemory,
-    Socket, Timeouts,
+    Socket, Timeouts, check,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
@@ -58,6 +59,8 @@ pub struct DataServerConfig {
     pub rdma: Option<Arc<Rdma>>,
     /// Maximum number of connections with RDMA beside them; further ones use TCP. Each takes a descriptor and a queue pair.
     pub max_pairs: usize,
+    /// Certificates, and how far clients have to use TLS. Without them connections are plain.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// Serves reads and writes of a store's memory over TCP: one task a connection, each operation checked against its
@@ -69,6 +72,7 @@ pub struct DataServer {
     paths: ServerPaths,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
     crowded: Notify,
+    tls: Option<Arc<Tls>>,
 }
 
 /// A segment that is no longer served, and the record of writes to it.
@@ -103,6 +107,7 @@ impl DataServer {
             max_connections,
             rdma,
             max_pairs,
+            tls,
         } = config;
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let server = Self {
@@ -125,6 +130,7 @@ impl DataServer {
             slots: Arc::new(Semaphore::new(max_connections)),
             paths: ServerPaths::new(rdma, max_pairs),
             crowded: Notify::new(),
+            tls,
         };
         segments.into_iter().for_each(|segment| server.lend(segment));
         server
@@ -236,12 +242,25 @@ impl DataServer {
     async fn serve_connection(&self, stream: TcpStream) {
         let open = OpenConnection::count(&self.served.counters);
         socket_options::set(&stream);
-        let closed = Connection::new(self, Socket::new(stream, self.served.timeouts.stall)).run().await;
-        if matches!(closed, Closed::Protocol(_) | Closed::Stalled) {
+        let closed = match Socket::accept(stream, self.tls.as_ref(), self.served.timeouts.stall).await {
+            Ok(socket) => Connection::new(self, socket).run().await,
+            Err(closed) => closed,
+        };
+        if matches!(closed, Closed::Protocol(_) | Closed::Tls(_) | Closed::Stalled) {
             Counters::add(&self.served.counters.broken_connections, 1);
         }
         tracing::debug!(reason = %closed, "data connection closed");
         drop(open);
+    }
+
+    /// Checks that a peer may connect as it does.
+    fn check_peer(&self, peer: &mc_net::Peer) -> Result<(), Refusal> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        check::check_peer(tls.level(), tls.id().as_ref(), peer)?;
+        if peer.id().is_none() {
+            tls.tolerate();
+        }
+        Ok(())
     }
 
     /// Returns when another connection was refused and there is still no free place.
@@ -259,8 +278,13 @@ impl DataServer {
         Counters::add(&self.served.counters.connections_refused, 1);
         // Signalled before the client is answered: a place may be free when the client tries again.
         self.crowded.notify_one();
-        let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
-        let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
+        let closed = match Socket::accept(stream, self.tls.as_ref(), REFUSED_WITHIN).await {
+            Ok(socket) => {
+                let refusal = Refusal::Connections { most: self.max_connections };
+                Connection::new(self, socket).refuse(&refusal).await
+            }
+            Err(closed) => closed,
+        };
         tracing::debug!(reason = %closed, "data connection refused");
     }
 }

@@ -63,6 +63,7 @@ impl Host {
             max_connections: 100,
             rdma: None,
             max_pairs: 0,
+            tls: None,
         };
         let server = Arc::new(DataServer::new(config));
         let stop = CancellationToken::new();

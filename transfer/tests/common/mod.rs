@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use mc_net::Tls;
 use mc_transfer::{
     Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, ReadOp, Seal,
     Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp, Written,
@@ -18,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub(crate) mod certificates;
 pub(crate) mod host;
 pub(crate) mod relay;
 
@@ -71,6 +73,12 @@ impl Store {
         Self::start_full(listener, len, timeouts, fence_bytes, max_connections, None)
     }
 
+    /// A store with certificates.
+    pub(crate) async fn start_secured(len: u64, timeouts: Timeouts, tls: Arc<Tls>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_as(listener, len, timeouts, (512 << 20, 10_000), None, Some(tls))
+    }
+
     pub(crate) fn start_full(
         listener: TcpListener,
         len: u64,
@@ -78,6 +86,17 @@ impl Store {
         fence_bytes: u64,
         max_connections: usize,
         rdma: Option<Arc<Rdma>>,
+    ) -> Self {
+        Self::start_as(listener, len, timeouts, (fence_bytes, max_connections), rdma, None)
+    }
+
+    fn start_as(
+        listener: TcpListener,
+        len: u64,
+        timeouts: Timeouts,
+        (fence_bytes, max_connections): (u64, usize),
+        rdma: Option<Arc<Rdma>>,
+        tls: Option<Arc<Tls>>,
     ) -> Self {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let read = clock_ms.clone();
@@ -97,6 +116,7 @@ impl Store {
             max_connections,
             rdma,
             max_pairs,
+            tls,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

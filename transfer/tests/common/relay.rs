@@ -1,7 +1,7 @@
 //! A relay between client and store that can hold bytes back, record them, or cut connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,6 +26,8 @@ struct Direction {
     limit: watch::Sender<u64>,
     passed: watch::Sender<u64>,
     recorded: Mutex<Vec<u8>>,
+    /// Byte of which a bit is flipped.
+    flipped: AtomicU64,
     /// Whether the newest protocol version of a hello is changed to 1.
     is_old: AtomicBool,
 }
@@ -36,6 +38,7 @@ impl Direction {
             limit: watch::Sender::new(u64::MAX),
             passed: watch::Sender::new(0),
             recorded: Mutex::default(),
+            flipped: AtomicU64::new(u64::MAX),
             is_old: AtomicBool::new(false),
         })
     }
@@ -53,6 +56,10 @@ impl Direction {
             let Ok(n @ 1..) = from.read(&mut buffer[..most]).await else { return };
             if std::mem::take(&mut is_first) && self.is_old.load(Ordering::Relaxed) {
                 buffer[6..8].copy_from_slice(&1u16.to_be_bytes());
+            }
+            let flipped = self.flipped.load(Ordering::Relaxed).wrapping_sub(passed);
+            if let Some(byte) = buffer[..n].get_mut(usize::try_from(flipped).unwrap_or(usize::MAX)) {
+                *byte ^= 1;
             }
             self.recorded.lock().extend_from_slice(&buffer[..n]);
             if to.write_all(&buffer[..n]).await.is_err() {
@@ -122,6 +129,16 @@ impl Relay {
         self.down.limit.send_replace(u64::MAX);
     }
 
+    /// Flips a bit in what the client sends, after `bytes` more.
+    pub(crate) fn flip_up_after(&self, bytes: u64) {
+        self.up.flipped.store(*self.up.passed.borrow() + bytes, Ordering::Relaxed);
+    }
+
+    /// Flips a bit in what the store sends, after `bytes` more.
+    pub(crate) fn flip_down_after(&self, bytes: u64) {
+        self.down.flipped.store(*self.down.passed.borrow() + bytes, Ordering::Relaxed);
+    }
+
     /// Cuts the connections made so far.
     pub(crate) fn cut(&self) {
         std::mem::take(&mut *self.cut.lock()).cancel();
@@ -140,5 +157,10 @@ impl Relay {
     /// Bytes from clients so far.
     pub(crate) fn recorded(&self) -> Vec<u8> {
         self.up.recorded.lock().clone()
+    }
+
+    /// Bytes from stores so far.
+    pub(crate) fn recorded_down(&self) -> Vec<u8> {
+        self.down.recorded.lock().clone()
     }
 }

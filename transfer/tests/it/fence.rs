@@ -9,6 +9,7 @@ use mc_transfer::{
 use mc_types::{Access, SealedGrant};
 use tokio::time::timeout;
 
+use crate::common::certificates::ends;
 use crate::common::relay::Relay;
 use crate::common::{
     KEY, Store, grant, pattern, peer_at, range, read, receipt_of, refusal, sealed, soon, until, write,
@@ -18,13 +19,19 @@ const LEN: usize = 4 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_stops_in_the_middle_does_no_damage_when_it_goes_on() {
-    let store = Store::start(LEN as u64).await;
+    for secured in [false, true] {
+        stop_in_the_middle_of_a_write(secured).await;
+    }
+}
+
+async fn stop_in_the_middle_of_a_write(secured: bool) {
+    let (store, options) = ends(secured, LEN as u64).await;
     let relay = Relay::to(&store.address).await;
     let (late_peer, len) = (peer_at(&relay.address), LEN as u64);
 
     // Given: a writer whose bytes stop halfway.
     relay.hold_up_after(LEN as u64 / 2);
-    let (transport, old) = (TcpTransport::default(), pattern(LEN, 1));
+    let (transport, old) = (TcpTransport::new(options.clone()), pattern(LEN, 1));
     let granted = sealed(Access::Write, 0, len, 5);
     let mut late = std::pin::pin!(write(&transport, &late_peer, &granted, &old));
     assert!(timeout(Duration::from_millis(1), late.as_mut()).await.is_err());
@@ -39,7 +46,7 @@ async fn a_writer_that_stops_in_the_middle_does_no_damage_when_it_goes_on() {
     let new = pattern(LEN - (1 << 20), 2);
     let new_offset = 1u64 << 20;
     let newer = sealed(Access::Write, new_offset, new.len() as u64, 6);
-    write(&TcpTransport::default(), &store.peer(), &newer, &new).await.unwrap();
+    write(&TcpTransport::new(options), &store.peer(), &newer, &new).await.unwrap();
     relay.release();
 
     // Then: it is refused, and the newer put's bytes are whole.
@@ -53,12 +60,17 @@ async fn a_writer_that_stops_in_the_middle_does_no_damage_when_it_goes_on() {
 /// Without the pass of the read, a slow reader gets the bytes of another object, of another tenant perhaps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_gets_no_byte_of_the_next_owner_and_is_told() {
+    for secured in [false, true] {
+        stop_in_the_middle_of_a_read(secured).await;
+    }
+}
+
+async fn stop_in_the_middle_of_a_read(secured: bool) {
     // More than the sockets on the way can hold, so that the store can't be done when the relay stops; and one turn of the call.
     let (len, held_at) = (16usize << 20, 1 << 20);
-    let store = Store::start(len as u64).await;
+    let (store, options) = ends(secured, len as u64).await;
     let relay = Relay::to(&store.address).await;
-    let transport =
-        TcpTransport::new(mc_transfer::TcpOptions { connections_per_peer: 1, ..Default::default() });
+    let transport = TcpTransport::new(mc_transfer::TcpOptions { connections_per_peer: 1, ..options.clone() });
     let old = pattern(len, 1);
     write(&transport, &store.peer(), &sealed(Access::Write, 0, len as u64, 5), &old).await.unwrap();
 
@@ -73,7 +85,7 @@ async fn a_slow_reader_gets_no_byte_of_the_next_owner_and_is_told() {
     }
     let new = pattern(4096, 2);
     let newer = sealed(Access::Write, len as u64 - 4096, 4096, 6);
-    write(&TcpTransport::default(), &store.peer(), &newer, &new).await.unwrap();
+    write(&TcpTransport::new(options), &store.peer(), &newer, &new).await.unwrap();
     relay.release();
 
     let reason = refusal(late.await.remove(0));

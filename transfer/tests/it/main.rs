@@ -11,3 +11,4 @@ mod grants;
 mod hostile;
 mod raw;
 mod sharing;
+mod tls;

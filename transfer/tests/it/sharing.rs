@@ -13,7 +13,7 @@ use crate::common::{
     Store, grant, pattern, peer_at, range, read, receipt_of, refusal, sealed, soon, until, write,
 };
 
-const LEN: u64 = 64 << 20;
+pub(crate) const LEN: u64 = 64 << 20;
 /// First byte of what a large call reads.
 const LARGE: u64 = 32 << 20;
 
@@ -25,7 +25,7 @@ fn one_connection() -> TcpTransport {
 
 /// Makes `small` calls while a large one has the only connection, and does nothing with it. Returns what they do, and whether the
 /// large one is well.
-async fn beside_a_large_call<T>(
+pub(crate) async fn beside_a_large_call<T>(
     store: &Store,
     peer: &Peer,
     transport: &TcpTransport,

@@ -153,6 +153,7 @@ pub(crate) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<E
         max_connections: 1_000,
         rdma,
         max_pairs: 100,
+        tls: None,
     }));
     let stop = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -93,6 +93,12 @@ impl State {
         Some(self.stores.mounted(store)?.mount.epoch)
     }
 
+    /// The name under which a store is mounted.
+    #[must_use]
+    pub fn mounted_name(&self, store: StoreId) -> Option<&str> {
+        Some(&self.stores.mounted(store)?.mount.name)
+    }
+
     /// Returns a mounted store.
     #[must_use]
     pub fn store(&self, store: StoreId) -> Option<StoreView<'_>> {

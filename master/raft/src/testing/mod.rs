@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_index::{CLUSTER_VERSION, Command, Op, Stamp};
 use mc_log::{LogId, MasterNode, Proposal, VoteTiming};
-use mc_net::{Network, TcpNetwork};
+use mc_net::{Guard, Network, TcpNetwork};
 use mc_proto::v1;
 use mc_testkit::{Link, Links, eventually};
 use mc_types::{Clock, ClusterId, ClusterTime, NodeId};
@@ -153,7 +153,7 @@ impl Pool {
         let addresses: Vec<_> = pool.members.iter().map(|member| member.address.clone()).collect();
         let links = Links::new(&addresses, &addresses, &[]);
         links.with_clients(slow(round_trip));
-        pool.network = links.network();
+        pool.network = links.network(TcpNetwork::shared());
         for at in 0..3 {
             pool.stop(at).await;
             pool.start(at).await.unwrap();
@@ -214,7 +214,7 @@ impl Pool {
             // Open streams would delay a graceful end, and the test wants the node gone.
             tokio::select! {
                 () = stopped => {}
-                served = service.serve(listener, std::future::pending()) => served.unwrap(),
+                served = service.serve(listener, Guard::open(), std::future::pending()) => served.unwrap(),
             }
         });
         member.running = Some(Running { node: Arc::new(node), stop, server });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_log::Vote;
-use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_net::{ChannelOptions, Guard, Network, TcpNetwork};
 use mc_proto::{
     detail_of,
     v1::{self, raft_client::RaftClient},
@@ -87,7 +87,7 @@ async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailabl
     let service = RaftService::new(us, Arc::new(NoFormation), unread_metrics());
     let listener = TcpNetwork.listen("127.0.0.1:0").await.unwrap();
     let mut client = client(&listener.address.to_string());
-    let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));
+    let server = tokio::spawn(service.clone().serve(listener, Guard::open(), std::future::pending()));
 
     let vote = vote_request(
         1,

@@ -464,10 +464,24 @@ impl Objects {
         Ok(codes.into_iter().map(code).collect())
     }
 
-    /// Gives puts up and frees what they allocated. Returns one code per put.
-    pub(crate) async fn put_revoke(&self, puts: Vec<PutId>) -> Result<Vec<Code>, Refusal> {
+    /// Gives puts of a tenant up and frees what they allocated. Returns one code per put; a put of another tenant is answered
+    /// as one that is not known.
+    pub(crate) async fn put_revoke(&self, tenant: &str, puts: Vec<PutId>) -> Result<Vec<Code>, Refusal> {
         let leading = self.coordinator.lead().await?;
-        self.coordinator.propose(&leading, &Request::put_revoke(puts)).await
+        let is_ours: Vec<bool> = self.coordinator.read(|applied| {
+            let is_ours =
+                |put: &PutId| applied.state.put(*put).is_none_or(|put| put.tenant == tenant.as_bytes());
+            puts.iter().map(is_ours).collect()
+        });
+        let ours: Vec<PutId> =
+            puts.into_iter().zip(&is_ours).filter(|(_, ours)| **ours).map(|(put, _)| put).collect();
+        let mut codes = match ours.is_empty() {
+            true => Vec::new(),
+            false => self.coordinator.propose(&leading, &Request::put_revoke(ours)).await?,
+        }
+        .into_iter();
+        let code = |ours: bool| if ours { codes.next().unwrap_or(Code::Ok) } else { Code::Ok };
+        Ok(is_ours.into_iter().map(code).collect())
     }
 }
 

@@ -1,5 +1,6 @@
 mod refused;
 mod streams;
+mod tenants;
 pub(crate) mod upgrade;
 
 use mc_index::{Endpoint, MountStore};

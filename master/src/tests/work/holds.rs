@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::fleet::{EACH, Fleet, SEGMENTS, SIZE, STORES, TENANTS, key, mount, tenant};
+use crate::access::StoreCaller;
 use crate::api::Api;
 use crate::http::{MetricNames, routes};
 use crate::leader::tests::GRANT_KEY;
@@ -235,7 +236,7 @@ impl Leader {
         let ended = objects.put_end(ends.collect()).await.unwrap();
         assert!(ended.iter().all(|code| *code == Code::Ok), "{ended:?}");
         self.holds("put end", EACH * ITEM);
-        objects.put_revoke(puts.iter().map(|put| put.put).collect()).await.unwrap();
+        objects.put_revoke(&of, puts.iter().map(|put| put.put).collect()).await.unwrap();
         self.holds("put revoke", FEW);
         let near = Preference { names: vec!["store-7".into()], near: Near::EachOther };
         objects.put_start(&of, |_| Ok(items(1, SIZE + 64)), &[1], &near).await.unwrap();
@@ -273,6 +274,12 @@ impl Leader {
         services.stores.mount(mount(STORES + 1)).await.unwrap();
         self.holds("mount", FEW);
         let (store, epoch) = (StoreId(STORES + 1), SegmentEpoch(STORES + 1));
+        StoreCaller::named("store/fleet")
+            .may_act_on(&services, &store.to_bytes())
+            .await
+            .unwrap()
+            .unwrap_err();
+        self.holds("name of a store", FEW);
         let mut session = services.stores.session();
         session.beat(store, epoch, Vec::new()).await.unwrap();
         drop(session);

@@ -12,7 +12,7 @@ use crate::{ReadBuffer, WriteBuffer};
 /// Maximum number of parts in one system call.
 pub(crate) const MAX_PARTS: usize = 64;
 
-/// Parts of memory, in order. The kernel alone reaches their bytes.
+/// Parts of memory, in order. The kernel alone reaches their bytes, and the copies for TLS.
 #[derive(Default)]
 pub(crate) struct IoVecs<'a> {
     parts: SmallVec<[libc::iovec; MAX_PARTS]>,
@@ -61,6 +61,25 @@ impl<'a> IoVecs<'a> {
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         self.advance(n);
         Ok(n)
+    }
+
+    /// Copies unsent bytes, at most `room`, to the end of `to`. They count as sent.
+    pub(crate) fn take(&mut self, mut room: usize, to: &mut Vec<u8>) {
+        while room > 0
+            && let Some(part) = self.parts.get(self.sent)
+        {
+            let now = part.iov_len.min(room);
+            to.reserve(now);
+            let end = to.len();
+            // SAFETY: the part is readable for as long as `'a` lasts, `to` has room for its bytes apart from it, and they are set
+            // before they count.
+            unsafe {
+                libc::memcpy(to.as_mut_ptr().add(end).cast(), part.iov_base, now);
+                to.set_len(end + now);
+            }
+            room -= now;
+            self.advance(now);
+        }
     }
 
     /// Receives once without blocking, into room that was added.

@@ -4,13 +4,13 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_net::DataStream;
 use mc_types::Receipt;
-use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use super::iovecs::{IoVecs, MAX_PARTS};
+use super::options::TcpOptions;
 use super::pieces::Piece;
 use super::progress::{Moved, Progress, Watch, within};
 use crate::ReadBuffer;
@@ -91,14 +91,16 @@ pub(crate) struct Link {
 
 /// Sending direction of a connection.
 pub(crate) struct Sender {
-    stream: Arc<TcpStream>,
+    stream: Arc<DataStream>,
     progress: Progress,
     since_turn: usize,
+    /// Copies of parts that TLS encrypts together with those behind them.
+    held: Vec<u8>,
 }
 
 /// Receiving direction of a connection.
 pub(crate) struct Receiver {
-    stream: Arc<TcpStream>,
+    stream: Arc<DataStream>,
     progress: Progress,
     since_turn: usize,
     input: Input,
@@ -141,20 +143,20 @@ impl Input {
 }
 
 impl Link {
-    /// Connects to the first address of `address` that answers, each within `timeout`, and says hello.
+    /// Connects to the first address of `address` that answers, each within the connect timeout, and says hello.
     pub(crate) async fn connect(
         address: &str,
         hello: Hello,
-        timeout: Duration,
+        options: &TcpOptions,
         moved: &Arc<Moved>,
-        sums: Sums,
     ) -> Result<Self, ConnectError> {
+        let timeout = options.connect_timeout;
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let addresses = within(timeout, mc_net::lookup(address)).await;
         let addresses = addresses.ok_or_else(|| too_long("looking the name up", timeout))?.map_err(failed)?;
         let mut last = ConnectError::Failed("the name has no address".to_owned());
         for address in addresses {
-            match within(timeout, Self::open(address, hello, moved, sums)).await {
+            match within(timeout, Self::open(address, hello, options, moved)).await {
                 Some(Ok(link)) => return Ok(link),
                 Some(Err(error)) => last = error,
                 None => last = too_long("connecting", timeout),
@@ -166,22 +168,22 @@ impl Link {
     async fn open(
         address: SocketAddr,
         hello: Hello,
+        options: &TcpOptions,
         moved: &Arc<Moved>,
-        sums: Sums,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let stream = mc_net::connect(address).await.map_err(failed)?;
+        let stream = DataStream::connect(address, options.tls.as_ref()).await.map_err(failed)?;
         socket_options::set(&stream);
         let (stream, progress) = (Arc::new(stream), Progress::new(moved.clone()));
         let input = Input::new(AHEAD);
         let mut link = Self {
-            sender: Sender { stream: stream.clone(), progress: progress.clone(), since_turn: 0 },
+            sender: Sender::new(stream.clone(), progress.clone()),
             receiver: Receiver { stream, progress, since_turn: 0, input },
             hello,
             version: 0,
             next_id: 1,
             out: Vec::new(),
-            sums,
+            sums: options.sums,
         };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
@@ -211,16 +213,15 @@ impl Link {
         }))
     }
 
-    /// Whether the connection is as it was left: open, and with nothing to read. It asks the kernel, because the
-    /// runtime may not have heard of a close yet.
+    /// Whether the connection is as it was left: open, and with nothing to read.
     pub(crate) fn is_fresh(&self) -> bool {
-        if !self.receiver.input.is_empty() {
-            return false;
-        }
-        let mut byte = [0];
-        let peeked =
-            rustix::net::recv(&self.receiver.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
+        self.receiver.input.is_empty() && self.receiver.stream.is_quiet()
+    }
+
+    /// Frees the buffers for TLS, before a time without a call.
+    pub(crate) fn free_buffers(&mut self) {
+        self.sender.held = Vec::new();
+        self.sender.stream.free_buffers();
     }
 
     /// Returns a watch that sees whether bytes move from here on.
@@ -281,8 +282,30 @@ impl Link {
 }
 
 impl Sender {
+    fn new(stream: Arc<DataStream>, progress: Progress) -> Self {
+        Self { stream, progress, since_turn: 0, held: Vec::new() }
+    }
+
     /// Sends bytes of our own.
-    pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.write_held().await?;
+        self.write(bytes).await?;
+        self.flush().await
+    }
+
+    /// Sends the rest of what [`Self::send_parts`] was given.
+    pub(crate) async fn flush(&mut self) -> Result<(), Broken> {
+        self.write_held().await?;
+        loop {
+            match self.stream.try_flush() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
                 Ok(n) => {
@@ -296,9 +319,25 @@ impl Sender {
         Ok(())
     }
 
+    async fn write_held(&mut self) -> Result<(), Broken> {
+        let mut held = std::mem::take(&mut self.held);
+        self.write(&held).await?;
+        held.clear();
+        self.held = held;
+        Ok(())
+    }
+
+    /// Sends parts; the last ones perhaps only with the next ones or [`Self::flush`].
     pub(crate) async fn send_parts(&mut self, parts: &mut IoVecs<'_>) -> Result<(), Broken> {
         while !parts.are_sent() {
-            match self.stream.try_io(Interest::WRITABLE, || parts.send(self.stream.as_fd())) {
+            let Some(tcp) = self.stream.plain() else {
+                parts.take(DataStream::AT_ONCE - self.held.len(), &mut self.held);
+                if self.held.len() == DataStream::AT_ONCE {
+                    self.write_held().await?;
+                }
+                continue;
+            };
+            match tcp.try_io(Interest::WRITABLE, || parts.send(tcp.as_fd())) {
                 Ok(n) => self.moved(n).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
                 Err(error) => return Err(error.into()),
@@ -324,12 +363,15 @@ impl Receiver {
     pub(crate) async fn unexpected(&self) {
         if self.input.is_empty() {
             // An error is the end as well.
-            let _ = self.stream.peek(&mut [0]).await;
+            let _ = self.stream.has_bytes().await;
         }
     }
 
     /// Receives once into `buffers`, of which the first is filled up to `at`.
     fn receive_into(&self, buffers: &mut [ReadBuffer<'_>], at: usize) -> io::Result<usize> {
+        let Some(tcp) = self.stream.plain() else {
+            return self.stream.try_read_with(|bytes| put_all(buffers, at, bytes));
+        };
         let (mut batch, mut room) = (IoVecs::default(), CACHED);
         for (i, part) in buffers.iter_mut().take(MAX_PARTS).enumerate() {
             let (_, part) = part.reborrow().split_at(if i == 0 { at } else { 0 });
@@ -340,7 +382,7 @@ impl Receiver {
                 break;
             }
         }
-        self.stream.try_io(Interest::READABLE, || batch.receive(self.stream.as_fd()))
+        tcp.try_io(Interest::READABLE, || batch.receive(tcp.as_fd()))
     }
 
     /// Receives the bytes of one piece into the caller's buffers.
@@ -433,6 +475,18 @@ impl Receiver {
         self.progress.add(n);
         take_turn(&mut self.since_turn, n).await;
     }
+}
+
+/// Copies as many bytes as fit into `buffers`, of which the first is filled up to `at`, and returns their number.
+fn put_all(buffers: &mut [ReadBuffer<'_>], mut at: usize, bytes: &[u8]) -> usize {
+    let mut done = 0;
+    for buffer in buffers {
+        let now = (buffer.len() - at).min(bytes.len() - done);
+        buffer.put(at, &bytes[done..done + now]);
+        done += now;
+        at = 0;
+    }
+    done
 }
 
 /// Counts bytes that have moved, and yields after each [`TURN`] of them.

@@ -1,10 +1,13 @@
+use std::sync::Arc;
 use std::time::Duration;
+
+use mc_net::Tls;
 
 use super::progress::LOOKS;
 use crate::checksum::Sums;
 
 /// Options of the client's connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TcpOptions {
     /// Maximum number of connections to one store, default 4, beside two that small calls share. More carry more calls at once
     /// and stripe wider; each costs both ends a socket and its buffers.
@@ -20,6 +23,8 @@ pub struct TcpOptions {
     pub stripe_bytes: u64,
     /// Bytes of which answers carry checksums. Default: all.
     pub sums: Sums,
+    /// Certificates for TLS with stores, as far as their level insists. Default: none, and connections are plain.
+    pub tls: Option<Arc<Tls>>,
 }
 
 impl Default for TcpOptions {
@@ -30,13 +35,14 @@ impl Default for TcpOptions {
             stall_timeout: Duration::from_millis(400),
             stripe_bytes: 4 << 20,
             sums: Sums::All,
+            tls: None,
         }
     }
 }
 
 impl TcpOptions {
     /// Returns the time between two looks at whether a connection moves bytes.
-    pub(crate) fn look_every(self) -> Duration {
+    pub(crate) fn look_every(&self) -> Duration {
         (self.stall_timeout / LOOKS).clamp(Duration::from_millis(1), Duration::from_secs(3600))
     }
 }

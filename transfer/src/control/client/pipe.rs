@@ -153,8 +153,7 @@ async fn serve(
     mut asked: mpsc::UnboundedReceiver<PendingRequest>,
     shared: &Shared,
 ) -> String {
-    let options = health.options;
-    let made = Link::connect(&health.address, hello, options.connect_timeout, &health.moved, options.sums);
+    let made = Link::connect(&health.address, hello, &health.options, &health.moved);
     let mut link = match made.await {
         Ok(link) => link,
         Err(ConnectError::Failed(why) | ConnectError::TooLong(why)) => return why,

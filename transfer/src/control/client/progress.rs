@@ -1,12 +1,12 @@
 //! Progress of connections: whether bytes move over them.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use mc_net::DataStream;
 use tokio::time::sleep;
 
 /// Number of checks within the stall timeout. The store has stalled after this many checks in a row that saw no byte
@@ -53,7 +53,7 @@ impl Progress {
 
 /// Looks at a connection while a call works on it, to see whether bytes move.
 pub(crate) struct Watch {
-    stream: Arc<TcpStream>,
+    stream: Arc<DataStream>,
     progress: Progress,
     seen: u64,
     /// Bytes that the peer's kernel had not acknowledged at the last look.
@@ -61,7 +61,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(stream: Arc<TcpStream>, progress: Progress) -> Self {
+    pub(crate) fn new(stream: Arc<DataStream>, progress: Progress) -> Self {
         let seen = progress.own.bytes();
         Self { stream, progress, seen, unacknowledged: 0 }
     }
@@ -72,7 +72,7 @@ impl Watch {
     }
 
     /// Whether a byte has moved since the last look: to or from this process, or from the kernel's send buffer to the
-    /// peer. That buffer takes up to megabytes at once and then empties at the pace of the network.
+    /// peer. That buffer, behind one for TLS, takes up to megabytes at once and then empties at the pace of the network.
     pub(crate) fn has_moved(&mut self) -> bool {
         let left = unacknowledged(&self.stream);
         self.progress.add(self.unacknowledged.saturating_sub(left));
@@ -126,13 +126,15 @@ pub(crate) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) 
     }
 }
 
-/// Returns the bytes that were sent and not acknowledged by the peer's kernel; 0 where the kernel does not tell.
-fn unacknowledged(stream: &TcpStream) -> usize {
+/// Returns the bytes that were sent and not acknowledged by the peer's kernel, with those that have not left this process; those of the
+/// kernel are 0 where it does not tell.
+fn unacknowledged(stream: &DataStream) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open for as long as `stream` is borrowed. This request (`SIOCOUTQ` of a socket) writes
     // one int to `bytes`, which outlives the call.
-    let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    let done = unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    let in_kernel = if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 };
+    in_kernel + stream.unsent()
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Checks whether a request may be served: decisions over values, no I/O.
 
-use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId};
+use mc_net::{Demands, Peer, Principal, Stranger, TlsLevel};
+use mc_types::{
+    Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, SpiffeId, StoreId,
+};
 
 use crate::authority::Times;
 use crate::control::wire::{self, Hello, Op, Status};
@@ -34,6 +37,20 @@ pub(crate) enum Refusal {
          files"
     )]
     Connections { most: usize },
+    #[error(
+        "this store requires TLS: give the client the folder with its certificates, by --tls-dir or MC_TLS_DIR"
+    )]
+    Plain,
+    #[error(
+        "this store requires a certificate that says who the client is: put tls.crt and tls.key of it into the folder of its \
+         certificates"
+    )]
+    Anonymous,
+    #[error(
+        "the client's certificate is of {id}, and this store is of the trust domain {trust}: give the client a certificate of \
+         that domain"
+    )]
+    Stranger { id: SpiffeId, trust: String },
     #[error("this store has not heard from a master yet: try again")]
     NotReady,
     #[error(transparent)]
@@ -70,9 +87,13 @@ fn verb(access: Access) -> &'static str {
 impl Refusal {
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Version { .. } | Self::Cluster { .. } | Self::Store { .. } | Self::Epoch { .. } => {
-                Status::Identity
-            }
+            Self::Version { .. }
+            | Self::Cluster { .. }
+            | Self::Store { .. }
+            | Self::Epoch { .. }
+            | Self::Plain
+            | Self::Anonymous
+            | Self::Stranger { .. } => Status::Identity,
             Self::NotReady => Status::NotReady,
             Self::Grant(_) | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
@@ -90,6 +111,18 @@ impl Refusal {
                 Status::Range
             }
         }
+    }
+}
+
+/// Checks that a peer may connect to a store that insists on TLS as far as `level` says, and is `ours`.
+pub(crate) fn check_peer(level: TlsLevel, ours: Option<&SpiffeId>, peer: &Peer) -> Result<(), Refusal> {
+    // A process without an identity has no trust domain, and no identity has an empty one.
+    let trust = ours.map_or("", SpiffeId::trust);
+    match Principal::of(peer, Some(Demands { level, trust })) {
+        Principal::Open | Principal::Named(_) => Ok(()),
+        Principal::Stranger(Stranger::Plain) => Err(Refusal::Plain),
+        Principal::Stranger(Stranger::Anonymous) => Err(Refusal::Anonymous),
+        Principal::Stranger(Stranger::Foreign { id, ours }) => Err(Refusal::Stranger { id, trust: ours }),
     }
 }
 
@@ -190,6 +223,25 @@ mod tests {
         assert!(op(0, u64::MAX, 2).is_err());
         assert!(op(1, 0, 1).is_err());
         assert!(op(u32::MAX, 0, 1).is_err());
+    }
+
+    #[test]
+    fn a_store_that_requires_tls_serves_those_with_a_name_in_its_trust_domain() {
+        let named = |id: &str| Peer::Named(id.parse().unwrap());
+        let ours: SpiffeId = "spiffe://here/mc/store/kv".parse().unwrap();
+        let refused = |level, peer| check_peer(level, Some(&ours), &peer).err().map(|why| why.to_string());
+        let (ours, stranger) =
+            (named("spiffe://here/mc/tenant/t/ro/a"), named("spiffe://there/mc/tenant/t/ro/a"));
+        for (peer, why) in [(Peer::Plain, "--tls-dir"), (Peer::Anonymous, "tls.crt")] {
+            assert!(refused(TlsLevel::Require, peer.clone()).unwrap().contains(why));
+            assert_eq!(refused(TlsLevel::Prefer, peer.clone()), None);
+            assert_eq!(refused(TlsLevel::Allow, peer), None);
+        }
+        for level in [TlsLevel::Allow, TlsLevel::Prefer, TlsLevel::Require] {
+            assert_eq!(refused(level, ours.clone()), None);
+        }
+        assert_eq!(refused(TlsLevel::Prefer, stranger.clone()), None, "as good as none");
+        assert!(refused(TlsLevel::Require, stranger).unwrap().contains("trust domain here"));
     }
 
     #[test]

@@ -1,13 +1,18 @@
+mod secured;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use mc_net::{DataStream, Tls};
 use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use self::secured::Held;
 use super::pace::Pace;
 use super::served::AdmittedWrite;
 use crate::control::wire::WireError;
@@ -44,6 +49,10 @@ pub(crate) enum Closed {
     Rdma,
     #[error("the store refused the peer's hello")]
     Refused,
+    #[error("the peer's certificate has expired")]
+    Expired,
+    #[error("no TLS with the peer: {0}")]
+    Tls(io::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -77,6 +86,16 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[AdmittedWrite], done: u64) -> 
     Segment::recv(socket, pieces.iter().map(|(_, segment, offset, len)| (*segment, *offset, *len))).map(Some)
 }
 
+/// Returns why a connection ends with an error of its stream.
+fn closed_by(error: io::Error) -> Closed {
+    match error.kind() {
+        // Only TLS judges bytes.
+        io::ErrorKind::InvalidData => Closed::Tls(error),
+        io::ErrorKind::UnexpectedEof => Closed::ByPeer,
+        _ => Closed::Io(error),
+    }
+}
+
 /// Sends once, at most `len` bytes.
 fn send_zeros(socket: BorrowedFd<'_>, len: u64) -> io::Result<usize> {
     static ZEROS: [u8; 16 << 10] = [0; _];
@@ -84,18 +103,45 @@ fn send_zeros(socket: BorrowedFd<'_>, len: u64) -> io::Result<usize> {
     Ok(rustix::net::send(socket, zeros, SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE)?)
 }
 
-/// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment.
+/// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment, if no TLS is in between.
+///
+/// What is done for TLS alone goes on in boxes. Otherwise thousands of idle connections would keep room for it.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: DataStream,
     pace: Pace,
     /// Bytes moved since it last waited or yielded.
     since_turn: usize,
     discarded: Vec<u8>,
+    /// Bytes that TLS encrypts together with those behind them.
+    held: Held,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, stall: Duration) -> Self {
-        Self { stream, pace: Pace::new(stall), since_turn: 0, discarded: Vec::new() }
+    pub(crate) fn new(stream: DataStream, stall: Duration) -> Self {
+        Self { stream, pace: Pace::new(stall), since_turn: 0, discarded: Vec::new(), held: Held::default() }
+    }
+
+    /// Takes a connection that was accepted. The handshake, if it begins with one, has no more time than a first message.
+    pub(crate) async fn accept(
+        tcp: TcpStream,
+        tls: Option<&Arc<Tls>>,
+        stall: Duration,
+    ) -> Result<Self, Closed> {
+        match tokio::time::timeout(stall, Box::pin(DataStream::accept(tcp, tls))).await {
+            Ok(Ok(stream)) => Ok(Self::new(stream, stall)),
+            Ok(Err(error)) => Err(closed_by(error)),
+            Err(_) => Err(Closed::Stalled),
+        }
+    }
+
+    /// Whether the certificate of the process at the other end is no longer valid.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.stream.has_expired()
+    }
+
+    /// The process at the other end.
+    pub(crate) fn peer(&self) -> &mc_net::Peer {
+        self.stream.peer()
     }
 
     pub(crate) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {
@@ -152,9 +198,15 @@ impl Socket {
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         let mut done = 0;
-        while done < bytes.len() {
-            let send = || Ok(rustix::net::send(self.stream.as_fd(), &bytes[done..], flags)?);
-            match self.stream.try_io(Interest::WRITABLE, send) {
+        loop {
+            let Some(tcp) = self.stream.plain() else {
+                return Box::pin(self.send_secured(bytes, more)).await;
+            };
+            if done == bytes.len() {
+                return Ok(());
+            }
+            let send = || Ok(rustix::net::send(tcp.as_fd(), &bytes[done..], flags)?);
+            match tcp.try_io(Interest::WRITABLE, send) {
                 Ok(n) => {
                     self.pace.moved(n);
                     done += n;
@@ -162,7 +214,6 @@ impl Socket {
                 Err(error) => self.wait(Interest::WRITABLE, error).await?,
             }
         }
-        Ok(())
     }
 
     /// Receives the bytes of `writes`, one write after the other, and appends the outcome of each to `outcomes`. Every
@@ -180,8 +231,11 @@ impl Socket {
                 outcomes.push(Received::All);
                 continue;
             }
-            let receive = || receive_some(self.stream.as_fd(), &writes[at..], done);
-            match self.stream.try_io(Interest::READABLE, receive) {
+            let Some(tcp) = self.stream.plain() else {
+                return Box::pin(self.receive_secured(writes, outcomes)).await;
+            };
+            let receive = || receive_some(tcp.as_fd(), &writes[at..], done);
+            match tcp.try_io(Interest::READABLE, receive) {
                 Ok(None) => {
                     self.discard(write.len - done).await?;
                     (at, done) = (at + 1, 0);
@@ -200,7 +254,7 @@ impl Socket {
     }
 
     /// Sends `len` bytes of `segment`. Each is sent under the read's pass; once that is lost, zeros follow up to the length, which
-    /// the peer was promised. When it returns, the kernel holds copies of all of them.
+    /// the peer was promised. When it returns, the kernel holds copies of all of them, or with TLS this connection does.
     pub(crate) async fn send_segment(
         &mut self,
         segment: &Segment,
@@ -210,11 +264,14 @@ impl Socket {
     ) -> Result<(), Closed> {
         let mut done = 0;
         while done < len {
-            let send = || match pass.hold() {
-                Some(_held) => segment.send(self.stream.as_fd(), offset + done, SEND_CHUNK.min(len - done)),
-                None => send_zeros(self.stream.as_fd(), len - done),
+            let Some(tcp) = self.stream.plain() else {
+                return Box::pin(self.send_segment_secured(segment, offset, len, pass)).await;
             };
-            match self.stream.try_io(Interest::WRITABLE, send) {
+            let send = || match pass.hold() {
+                Some(_held) => segment.send(tcp.as_fd(), offset + done, SEND_CHUNK.min(len - done)),
+                None => send_zeros(tcp.as_fd(), len - done),
+            };
+            match tcp.try_io(Interest::WRITABLE, send) {
                 Ok(n) => {
                     done += n as u64;
                     self.moved(n).await;
@@ -242,20 +299,25 @@ impl Socket {
 
     /// Sends as many bytes as the connection takes at once, and returns their number.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> usize {
+        // Those come first.
+        if !self.held.is_empty() {
+            return 0;
+        }
         self.stream.try_write(bytes).unwrap_or(0)
     }
 
     /// Returns when the peer has closed the connection. No bytes are expected from the peer meanwhile.
     pub(crate) async fn gone(&self) {
         // A request that comes early hides the end until it is read, and then the end is noticed there.
-        if let Ok(1..) = self.stream.peek(&mut [0]).await {
+        if let Ok(true) = self.stream.has_bytes().await {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Frees the buffer that [`Self::discard`] keeps.
-    pub(crate) fn free_buffer(&mut self) {
-        self.discarded = Vec::new();
+    /// Frees the buffers that it keeps from request to request.
+    pub(crate) fn free_buffers(&mut self) {
+        (self.discarded, self.held) = (Vec::new(), Held::default());
+        self.stream.free_buffers();
     }
 
     /// Handles the error of an attempt: waits if the socket was not ready.
@@ -267,12 +329,12 @@ impl Socket {
                 let ready = tokio::time::timeout(self.pace.next_wait(), self.stream.ready(interest)).await;
                 self.pace.waited(began.elapsed());
                 match ready {
-                    Ok(ready) => Ok(ready.map(|_| ())?),
+                    Ok(ready) => Ok(ready?),
                     Err(_) => Err(Closed::Stalled),
                 }
             }
             io::ErrorKind::Interrupted => Ok(()),
-            _ => Err(error.into()),
+            _ => Err(closed_by(error)),
         }
     }
 

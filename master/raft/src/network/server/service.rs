@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use mc_log::{LogId, Raft, TypeConfig};
-use mc_net::{ConnectInfo, Listener};
+use mc_net::{ConnectInfo, Guard, Listener, OpenTo};
 use mc_proto::v1::{self, raft_server::RaftServer};
 use mc_types::{ClusterId, NodeId};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest};
@@ -81,16 +81,18 @@ impl RaftService {
         let _ = self.0.served.set(running);
     }
 
-    /// Serves on `listener` until `stop` completes. Open streams end with it.
+    /// Serves masters that `guard` admits on `listener` until `stop` completes. Open streams end with it.
     pub async fn serve(
         self,
         listener: Listener,
+        guard: Arc<Guard>,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), tonic::transport::Error> {
         let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        // A peer that only keeps a connection open takes no place that a master needs.
-        let server = InterceptedService::new(server, |request: Request<()>| {
+        // A peer that only keeps a connection open, or is no master, takes no place that a master needs.
+        let server = InterceptedService::new(server, move |request: Request<()>| {
             let info = request.extensions().get::<ConnectInfo>();
+            guard.admit(info, OpenTo::MASTERS, "a procedure of the Raft port")?;
             if let Some(place) = info.and_then(|info| info.place.as_ref()) {
                 place.vouch();
             }

@@ -76,7 +76,7 @@ async fn probe(routes: Arc<Routes>, client: Arc<RdmaClient>, route: usize) -> Pr
     };
     // Its bytes are no sign of life for the calls.
     let moved = Arc::default();
-    let connected = Link::connect(address, *hello, options.connect_timeout, &moved, options.sums);
+    let connected = Link::connect(address, *hello, options, &moved);
     // Dropped after the connection: to destroy it takes longer.
     let mut pair = None;
     let Ok(mut link) = connected.await else { return Probed::Unclear };

@@ -46,7 +46,7 @@ struct RdmaToStore {
 struct StagingTurns(Arc<Semaphore>);
 
 impl StagingTurns {
-    fn new(options: TcpOptions) -> Self {
+    fn new(options: &TcpOptions) -> Self {
         Self(Arc::new(Semaphore::new(STAGED * options.connections_per_peer.max(1))))
     }
 
@@ -76,9 +76,10 @@ impl RdmaClient {
 }
 
 impl ClientPath for RdmaClient {
-    fn to_store(self: Arc<Self>, address: &str, options: TcpOptions) -> Arc<dyn StorePath> {
+    fn to_store(self: Arc<Self>, address: &str, options: &TcpOptions) -> Arc<dyn StorePath> {
         let (routes, staging_turns) = (Arc::default(), StagingTurns::new(options));
-        Arc::new(RdmaToStore { client: self, address: address.to_owned(), options, routes, staging_turns })
+        let (address, options) = (address.to_owned(), options.clone());
+        Arc::new(RdmaToStore { client: self, address, options, routes, staging_turns })
     }
 
     fn why_only(&self) -> Option<&'static str> {
@@ -95,7 +96,7 @@ impl RdmaToStore {
     fn probe_routes(&self, call: CallContext<'_>) {
         probe::start(&self.routes, &self.client, || Target {
             address: self.address.clone(),
-            options: self.options,
+            options: self.options.clone(),
             hello: call.hello,
             grant: call.grant.clone(),
             patience: self.patience(),
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn a_slow_store_does_not_take_all_staging_memory() {
         let options = TcpOptions { connections_per_peer: 1, ..TcpOptions::default() };
-        let (slow, other) = (StagingTurns::new(options), StagingTurns::new(options));
+        let (slow, other) = (StagingTurns::new(&options), StagingTurns::new(&options));
         let turns: Vec<_> = (0..STAGED).map(|_| slow.next().now_or_never().unwrap()).collect();
         assert!(slow.next().now_or_never().is_none());
         assert!(other.next().now_or_never().is_some());

@@ -399,7 +399,7 @@ mod tests {
         let listener = mc_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let client = mc_net::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
-        (client, Socket::new(stream, Duration::from_secs(10)))
+        (client, Socket::new(stream.into(), Duration::from_secs(10)))
     }
 
     #[tokio::test]
@@ -430,6 +430,7 @@ mod tests {
             max_connections: 1,
             rdma: None,
             max_pairs: 0,
+            tls: None,
         });
         let (mut exchange, mut ops) = (Exchange::new(served.as_ref(), socket), Vec::new());
         RdmaOp { op: Op { range: 0, offset: 0, len: 1 }, key: 0, address: 0 }.encode(&mut ops);

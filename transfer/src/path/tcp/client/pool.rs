@@ -88,11 +88,11 @@ impl Pools {
             }
             // The next pool makes no use of a path that has failed, either.
             Some((_, pool)) => pool.beside.clone(),
-            None => self.beside.as_ref().ok().map(|path| path.clone().to_store(address, self.options)),
+            None => self.beside.as_ref().ok().map(|path| path.clone().to_store(address, &self.options)),
         };
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, (_, pool)| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, self.options, beside));
+        let pool = Arc::new(Pool::new(address, &self.options, beside));
         pools.insert(address.to_owned(), (store, pool.clone()));
         pool
     }
@@ -129,9 +129,9 @@ impl Pools {
 }
 
 impl Pool {
-    fn new(address: &str, options: TcpOptions, beside: Option<Arc<dyn StorePath>>) -> Self {
+    fn new(address: &str, options: &TcpOptions, beside: Option<Arc<dyn StorePath>>) -> Self {
         Self {
-            health: Health::new(address, options),
+            health: Health::new(address, options.clone()),
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
             pipes: Default::default(),
@@ -221,10 +221,9 @@ impl Pool {
             return Ok(Checkout { connection, reused: true, pool: self.clone(), _slot: slot });
         }
         let (began, moved) = (Instant::now(), self.health.moved.bytes());
-        let timeout = self.health.options.connect_timeout;
         tokio::select! {
             biased;
-            made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
+            made = Link::connect(&self.health.address, hello, &self.health.options, &self.health.moved) => match made {
                 Ok(link) => Ok(Checkout { connection: PooledLink { link, beside: None }, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
                     // Other calls that wait here would fail in the same way, each after as long a wait of its own.
@@ -276,7 +275,8 @@ impl Pool {
 
 impl Checkout {
     /// Returns a connection on which every request was answered in full.
-    pub(super) fn put_back(self) {
+    pub(super) fn put_back(mut self) {
+        self.connection.link.free_buffers();
         self.pool.idle.lock().push(self.connection);
     }
 }

@@ -81,6 +81,7 @@ impl Link {
             checksums.push(checksum.finish());
         }
         self.sender.send_parts(&mut batch).await?;
+        self.sender.flush().await?;
         Ok(checksums)
     }
 }

@@ -1,0 +1,13 @@
+//! Who may do what on the ports of a master: tables of the calls, and the checks that need more than a role.
+
+mod layer;
+mod routes;
+mod stores;
+mod table;
+mod tenant;
+
+pub(crate) use layer::{GuardedCalls, principal_of};
+pub(crate) use routes::{FORWARDED, route_open_to};
+pub(crate) use stores::StoreCaller;
+pub use table::calls_reference;
+pub(crate) use tenant::{TenantField, resolve_tenant};

@@ -1,0 +1,105 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mc_net::{ConnectInfo, Denied, Guard, Principal};
+use mc_types::{Role, StoreId};
+use tonic::{Extensions, Status};
+
+use super::layer::principal_of;
+use crate::leader::{Refusal, Services};
+
+/// Caller of a procedure for stores. One with the identity of a store acts on stores alone that the identity covers by their
+/// names.
+#[derive(Clone)]
+pub(crate) struct StoreCaller {
+    principal: Principal,
+    from: Option<SocketAddr>,
+    guard: Arc<Guard>,
+}
+
+impl StoreCaller {
+    pub(crate) fn of(call: &Extensions, guard: &Arc<Guard>) -> Result<Self, Status> {
+        let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
+        Ok(Self { principal: principal_of(call)?.clone(), from, guard: guard.clone() })
+    }
+
+    /// Checks that it may mount a store under a name.
+    pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Status> {
+        self.principal.may_speak_for(name).map_err(|denied| self.deny(denied))
+    }
+
+    /// Checks that it may act on the store with this id, which has a name if it is mounted.
+    ///
+    /// # Errors
+    /// The outer one when this master does not lead and may not know what is mounted; the inner one when the caller may not.
+    pub(crate) async fn may_act_on(
+        &self,
+        services: &Services,
+        store: &[u8],
+    ) -> Result<Result<(), Status>, Refusal> {
+        let Principal::Named(id) = &self.principal else { return Ok(Ok(())) };
+        // A malformed id is that of no store, and the call itself refuses it.
+        let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(Ok(())) };
+        services.coordinator.lead().await?;
+        let checked = services.coordinator.read(|applied| {
+            applied.state.mounted_name(store).map_or(Ok(()), |name| self.principal.may_speak_for(name))
+        });
+        Ok(checked.map_err(|denied| self.deny(denied)))
+    }
+
+    fn deny(&self, denied: Denied) -> Status {
+        self.guard.deny(self.from, denied).into()
+    }
+}
+
+#[cfg(test)]
+impl StoreCaller {
+    /// Returns a caller with an identity, by its role and name.
+    pub(crate) fn named(id: &str) -> Self {
+        let mut call = Extensions::default();
+        call.insert(Principal::Named(format!("spiffe://prod/mc/{id}").parse().expect("an identity")));
+        Self::of(&call, &Guard::open()).expect("it is known")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_raft::testing::Pool;
+    use mc_raft::{RaftTiming, SnapshotLimits};
+    use tokio_util::sync::CancellationToken;
+    use tonic::Code;
+
+    use super::*;
+    use crate::leader::tests::mount;
+    use crate::leader::tests::upgrade::services;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_acts_on_the_stores_of_its_name_alone() {
+        // Given a leader with the store 1, which is mounted as store-1.
+        let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
+        let leads = pool.leader().await;
+        let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+        leader.stores.mount(mount(1, &[], &[1 << 20])).await.unwrap();
+        let (mounted, not_mounted) = (StoreId(1).to_bytes(), StoreId(2).to_bytes());
+
+        for (id, may) in
+            [("store/store", true), ("store/store-1", true), ("admin/a", true), ("store/other", false)]
+        {
+            let caller = StoreCaller::named(id);
+            let acts = caller.may_act_on(&leader, &mounted).await.unwrap();
+            assert_eq!(
+                acts.map_err(|status| status.code()),
+                if may { Ok(()) } else { Err(Code::PermissionDenied) },
+                "{id}"
+            );
+            assert!(caller.may_act_on(&leader, &not_mounted).await.unwrap().is_ok(), "{id}");
+            assert_eq!(caller.may_use_name("store-1").is_ok(), may, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_no_guard_has_seen_is_refused() {
+        assert!(StoreCaller::of(&Extensions::default(), &Guard::open()).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+use mc_net::OpenTo;
+use mc_net::RoleKind::{Admin, Master, Reader, Store, Writer};
+use mc_proto::Procedure;
+
+/// Returns the callers that a procedure is open to. A tenant's users are held to their tenant besides
+/// ([`super::resolve_tenant`]), and stores to their names ([`super::StoreCaller`]).
+pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
+    match procedure {
+        Procedure::MasterHello => OpenTo::Anyone,
+        Procedure::MasterStatus => OpenTo::Roles(&[Admin, Master, Store, Writer, Reader]),
+        Procedure::MasterWatch => OpenTo::Anyone,
+
+        Procedure::MasterBatchExist => READERS,
+        Procedure::MasterBatchGet => READERS,
+        Procedure::MasterBatchDescribe => READERS,
+        Procedure::MasterReportMismatch => READERS,
+        Procedure::MasterListKeys => READERS,
+        Procedure::MasterBatchPutStart => WRITERS,
+        Procedure::MasterBatchPutEnd => WRITERS,
+        Procedure::MasterBatchPutRevoke => WRITERS,
+        Procedure::MasterBatchRemove => WRITERS,
+        Procedure::MasterRemoveAll => WRITERS,
+        Procedure::MasterBatchDropReplicas => WRITERS,
+
+        Procedure::MasterListTenants => OpenTo::ADMINS,
+        Procedure::MasterSetTenant => OpenTo::ADMINS,
+
+        Procedure::MasterMountStore => OpenTo::Roles(&[Store]),
+        Procedure::MasterUnmountStore => OpenTo::Roles(&[Store, Admin]),
+        Procedure::MasterHeartbeat => OpenTo::Roles(&[Store]),
+
+        Procedure::MasterListMembers => OpenTo::Roles(&[Admin, Master]),
+        Procedure::MasterTransferLeader => OpenTo::ADMINS,
+        Procedure::MasterAddMember => OpenTo::ADMINS,
+        Procedure::MasterRemoveMember => OpenTo::ADMINS,
+        Procedure::MasterGetConfig => OpenTo::Roles(&[Admin, Master]),
+        Procedure::MasterSetConfig => OpenTo::ADMINS,
+        Procedure::MasterFinishUpgrade => OpenTo::ADMINS,
+
+        Procedure::RaftMeet => OpenTo::MASTERS,
+        Procedure::RaftFound => OpenTo::MASTERS,
+        Procedure::RaftAppendStream => OpenTo::MASTERS,
+        Procedure::RaftAppend => OpenTo::MASTERS,
+        Procedure::RaftVote => OpenTo::MASTERS,
+        Procedure::RaftPreVote => OpenTo::MASTERS,
+        Procedure::RaftInstallSnapshot => OpenTo::MASTERS,
+        Procedure::RaftTransferLeader => OpenTo::MASTERS,
+    }
+}
+
+/// Lists the calls of the client and Raft ports by path, each with the roles that may make it where TLS is required.
+#[must_use]
+pub fn calls_reference() -> Vec<(&'static str, String)> {
+    Procedure::ALL.into_iter().map(|procedure| (procedure.path(), open_to(procedure).to_string())).collect()
+}
+
+/// Callers that read objects.
+const READERS: OpenTo = OpenTo::Roles(&[Reader, Writer, Admin]);
+/// Callers that put and remove objects.
+const WRITERS: OpenTo = OpenTo::Roles(&[Writer, Admin]);
+
+#[cfg(test)]
+mod tests {
+    use mc_net::{Demands, Peer, Principal, TlsLevel};
+    use tonic::{Code, Status};
+
+    use super::*;
+
+    const DEMANDS: Demands<'_> = Demands { level: TlsLevel::Require, trust: "prod" };
+
+    /// One caller of each kind: two tenants' users differ in their requests alone, which `tenant` checks.
+    fn callers() -> Vec<(&'static str, Peer)> {
+        let named = |id: &str| Peer::Named(id.parse().unwrap());
+        vec![
+            ("master", named("spiffe://prod/mc/master/m")),
+            ("store", named("spiffe://prod/mc/store/kv")),
+            ("admin", named("spiffe://prod/mc/admin/a")),
+            ("writer", named("spiffe://prod/mc/tenant/a/rw/e")),
+            ("reader", named("spiffe://prod/mc/tenant/a/ro/e")),
+            ("another tenant", named("spiffe://prod/mc/tenant/b/rw/e")),
+            ("anonymous", Peer::Anonymous),
+            ("plain", Peer::Plain),
+            ("foreign admin", named("spiffe://test/mc/admin/a")),
+        ]
+    }
+
+    /// The table as docs and reviewers read it: for each procedure the kinds of callers that may call it.
+    fn expected(procedure: Procedure) -> &'static [&'static str] {
+        const ALL: &[&str] = &[
+            "master",
+            "store",
+            "admin",
+            "writer",
+            "reader",
+            "another tenant",
+            "anonymous",
+            "plain",
+            "foreign admin",
+        ];
+        let writers: &[&str] = &["admin", "writer", "another tenant"];
+        match procedure.path().split_once("v1.").unwrap().1 {
+            "Master/Hello" | "Master/Watch" => ALL,
+            "Master/Status" => &ALL[..6],
+            "Master/BatchExist"
+            | "Master/BatchGet"
+            | "Master/BatchDescribe"
+            | "Master/ReportMismatch"
+            | "Master/ListKeys" => &["admin", "writer", "reader", "another tenant"],
+            "Master/BatchPutStart" | "Master/BatchPutEnd" | "Master/BatchPutRevoke" => writers,
+            "Master/BatchRemove" | "Master/RemoveAll" | "Master/BatchDropReplicas" => writers,
+            "Master/MountStore" | "Master/Heartbeat" => &["store"],
+            "Master/UnmountStore" => &["store", "admin"],
+            "Master/ListMembers" | "Master/GetConfig" => &["master", "admin"],
+            raft if raft.starts_with("Raft/") => &["master"],
+            _ => &["admin"],
+        }
+    }
+
+    #[test]
+    fn each_caller_may_call_what_the_table_says_where_tls_is_required() {
+        for procedure in Procedure::ALL {
+            for (caller, peer) in callers() {
+                let principal = Principal::of(&peer, Some(DEMANDS));
+                let answer = principal.may(open_to(procedure), procedure.name());
+                let allowed = expected(procedure).contains(&caller);
+                assert_eq!(answer.is_ok(), allowed, "{} by {caller}: {answer:?}", procedure.path());
+                let Err(denied) = answer else { continue };
+                let status = Status::from(denied);
+                let stranger = ["anonymous", "plain", "foreign admin"].contains(&caller);
+                let code = if stranger { Code::Unauthenticated } else { Code::PermissionDenied };
+                assert_eq!(status.code(), code, "{} by {caller}", procedure.path());
+                assert!(status.message().contains(procedure.name()), "{}", status.message());
+            }
+        }
+    }
+
+    #[test]
+    fn below_require_a_caller_without_an_identity_of_ours_may_call_everything() {
+        for level in [TlsLevel::Allow, TlsLevel::Prefer] {
+            for (procedure, (caller, peer)) in Procedure::ALL
+                .into_iter()
+                .flat_map(|procedure| callers().into_iter().map(move |c| (procedure, c)))
+            {
+                let principal = Principal::of(&peer, Some(Demands { level, ..DEMANDS }));
+                let allowed = principal.may(open_to(procedure), procedure.name()).is_ok();
+                let held = !["anonymous", "plain", "foreign admin"].contains(&caller);
+                let expected = !held || expected(procedure).contains(&caller);
+                assert_eq!(allowed, expected, "{} by {caller} at {level}", procedure.path());
+            }
+        }
+    }
+}

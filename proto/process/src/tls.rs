@@ -1,0 +1,130 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mc_net::{Network, Tls, TlsError, TlsLevel, TlsNetwork};
+use metrics::{Counter, Gauge};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::metrics::Registry;
+
+/// Time between two looks at whether the certificates have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The flags of TLS, to flatten into a process' flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TlsOptions {
+    /// Folder with this process' certificate (tls.crt, tls.key) and the authorities that it trusts (ca.crt); changed files are
+    /// read within seconds, and on SIGHUP; `none` for plain connections [default: mc-data/tls if it has a ca.crt]
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// How far to insist on TLS with certificates: allow (accept both, connect plain), prefer (accept both, connect by TLS where
+    /// the other end has it), require. To move a running pool from plain connections, go up step by step
+    #[arg(long, value_name = "LEVEL", default_value = "require")]
+    pub tls: TlsLevel,
+    /// Say nothing about connections that are not encrypted
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+impl TlsOptions {
+    /// Returns the network of the process, by TLS if there are certificates.
+    ///
+    /// # Errors
+    /// [`TlsError`]
+    pub fn network(&self) -> Result<Arc<dyn Network>, TlsError> {
+        let tls = Tls::find(self.tls_dir.as_deref())?;
+        if let Some(tls) = &tls {
+            tls.set_level(self.tls);
+        }
+        Ok(TlsNetwork::shared(tls))
+    }
+
+    /// Says at start who this process is, or that others can read along on the ports that it opens beyond loopback.
+    pub fn say(&self, network: &dyn Network, beyond_loopback: bool) {
+        match network.tls() {
+            Some(tls) => {
+                let id = tls.id().map(|id| id.to_string());
+                tracing::info!(id, level = %tls.level(), dir = %tls.dir().display(), "connections use TLS");
+            }
+            None if beyond_loopback && !self.insecure => tracing::warn!(
+                "connections are not encrypted and callers are not checked: keep these ports in a trusted network, or make \
+                 certificates with `mcctl cert` (--insecure silences this line)"
+            ),
+            None => {}
+        }
+    }
+}
+
+/// Keeps the certificates of `network` current: looks at the files every few seconds, and on SIGHUP.
+pub async fn keep_certificates(network: Arc<dyn Network>) {
+    // Without the signal, files are still looked at. It ends no process, whether there are certificates or not.
+    let mut hangups = signal(SignalKind::hangup()).ok();
+    loop {
+        let hangup = async {
+            match &mut hangups {
+                Some(hangups) => hangups.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            _ = hangup => {}
+        }
+        if let Some(tls) = network.tls() {
+            tls.look();
+        }
+    }
+}
+
+/// Metrics of a process' certificates.
+#[derive(Debug)]
+pub struct TlsMetrics {
+    level: Gauge,
+    expires: Gauge,
+    failed_reloads: Counter,
+    tolerated: Counter,
+}
+
+impl TlsMetrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            level: registry.gauge(
+                "mc_tls_level",
+                "How far this process insists on TLS: 0 without certificates, 1 allow, 2 prefer, 3 require",
+                &[],
+            ),
+            expires: registry.gauge(
+                "mc_tls_certificate_expiry_timestamp_seconds",
+                "Time at which this process' certificate expires, in seconds since 1970; 0 without one",
+                &[],
+            ),
+            failed_reloads: registry.counter(
+                "mc_tls_failed_reloads_total",
+                "Looks at changed certificates that could not be used; those before stay in use",
+                &[],
+            ),
+            tolerated: registry.counter(
+                "mc_tls_tolerated_peers_total",
+                "Calls and data connections of peers without an identity that were let in, and that --tls require would refuse",
+                &[],
+            ),
+        }
+    }
+
+    /// Shows the present values.
+    pub fn show(&self, tls: Option<&Tls>) {
+        let Some(tls) = tls else { return };
+        let level = match tls.level() {
+            TlsLevel::Allow => 1.0,
+            TlsLevel::Prefer => 2.0,
+            TlsLevel::Require => 3.0,
+        };
+        self.level.set(level);
+        let expires = tls.expires().and_then(|expires| expires.duration_since(SystemTime::UNIX_EPOCH).ok());
+        self.expires.set(expires.unwrap_or_default().as_secs_f64());
+        self.failed_reloads.absolute(tls.failed_reloads());
+        self.tolerated.absolute(tls.tolerated());
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_client::{Bytes, Client};
-use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_net::{ChannelOptions, Network, TcpNetwork};
 use mc_proto::v1::{self, master_client::MasterClient};
 use mc_transfer::{
     Checksum, Peer, PeerEndpoint, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteOp, Written,
@@ -19,7 +19,12 @@ pub const SIZE: usize = 3_000_000;
 
 /// A connection to one master, past every redirection.
 pub fn master_at(address: &str) -> MasterClient<Channel> {
-    MasterClient::new(TcpNetwork.channel(address, ChannelOptions::default()).expect("an address"))
+    master_over(&TcpNetwork, address)
+}
+
+/// [`master_at`] over a network with certificates.
+pub fn master_over(network: &dyn Network, address: &str) -> MasterClient<Channel> {
+    MasterClient::new(network.channel(address, ChannelOptions::default()).expect("an address"))
 }
 
 /// A caller with an id of its own that knows no cluster.

@@ -1,18 +1,22 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mc_client::{Builder, Client, StoreId};
+use mc_net::{Network, TcpNetwork};
 use mc_proto::v1;
 use tempfile::TempDir;
 
 use mc_testkit::STORES_AT;
 
-use crate::{Faulty, Links, Ports, Process, by_hand, http_get, is_ready, until};
+use crate::{Certificates, Faulty, Links, Ports, Process, by_hand, http_get, is_ready, until};
 
 /// Lines of each process' output that a failed test shows.
 const TAIL: usize = 60;
+/// Identity of the tests of a pool with certificates.
+const ADMIN: &str = "admin/test";
 
 /// Settings of a cluster to start; made by [`Cluster::builder`].
 #[derive(Clone, Debug)]
@@ -28,6 +32,7 @@ pub struct ClusterBuilder {
     faulty: bool,
     journals: bool,
     store_links: bool,
+    tls: bool,
 }
 
 /// Masters and stores as child processes, with ports and directories that are reserved while this value lives.
@@ -45,6 +50,8 @@ pub struct Cluster {
     store_data: Vec<String>,
     store_http: Vec<String>,
     faulty: Option<(Vec<Faulty>, Links)>,
+    certificates: Option<Certificates>,
+    network: Arc<dyn Network>,
     ports: Ports,
     // Last, so that the directories are removed after the processes have ended.
     dir: TempDir,
@@ -113,6 +120,12 @@ impl ClusterBuilder {
         self.faulty()
     }
 
+    /// Gives each process certificates, so that TLS is required: see [`Cluster::certificates`].
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
     /// Reserves ports and directories without starting any process.
     pub fn prepare(self) -> Cluster {
         let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
@@ -121,6 +134,8 @@ impl ClusterBuilder {
         let (clients, raft) = (addresses(self.masters), addresses(self.masters));
         let (master_http, store_data) = (addresses(self.masters), addresses(self.stores));
         let store_http = addresses(self.stores);
+        let certificates = self.tls.then(|| Certificates::new(dir.path().join("tls")));
+        let network = certificates.as_ref().map_or_else(TcpNetwork::shared, |some| some.network(ADMIN));
         let process = |role: &str, n: usize, flags: &[(&str, &str)], more: &[String]| {
             let name = format!("{role} {}", n + 1);
             let file = name.replace(' ', "-");
@@ -128,6 +143,9 @@ impl ClusterBuilder {
             let mut args: Vec<OsString> = vec![role.into(), "--exit-on-stdin-eof".into()];
             args.extend(["--data-dir".into(), data_dir.into()]);
             args.extend(flags.iter().flat_map(|(name, value)| [OsString::from(name), value.into()]));
+            if let Some(certificates) = &certificates {
+                args.extend(["--tls-dir".into(), certificates.of(&format!("{role}/{file}")).into()]);
+            }
             args.extend(more.iter().map(OsString::from));
             Process::new(name, args, self.env.clone(), dir.path().join(format!("{file}.log")))
         };
@@ -180,7 +198,20 @@ impl ClusterBuilder {
             });
             (faulty.collect(), links)
         });
-        Cluster { masters, stores, clients, raft, master_http, store_data, store_http, faulty, ports, dir }
+        Cluster {
+            masters,
+            stores,
+            clients,
+            raft,
+            master_http,
+            store_data,
+            store_http,
+            faulty,
+            certificates,
+            network,
+            ports,
+            dir,
+        }
     }
 
     /// Starts everything and waits until a master leads and every store is mounted.
@@ -206,6 +237,7 @@ impl Cluster {
             faulty: false,
             journals: false,
             store_links: false,
+            tls: false,
         }
     }
 
@@ -300,10 +332,16 @@ impl Cluster {
             .masters(self.addresses())
             .local_cache(mc_client::ByteSize(0))
             .shared_memory(mc_client::ShmAccess::Off);
-        match &self.faulty {
-            Some((_, links)) => builder.network(links.network()),
-            None => builder,
-        }
+        builder.network(match &self.faulty {
+            Some((_, links)) => links.network(self.network.clone()),
+            None => self.network.clone(),
+        })
+    }
+
+    /// Returns the certificates of a pool that was built with [`ClusterBuilder::tls`]. Its tests are an admin unless they say
+    /// otherwise.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     /// Connects a client that caches nothing.
@@ -315,7 +353,7 @@ impl Cluster {
 
     /// Asks one master for its status; returns `None` if it does not answer within half a second.
     pub async fn status(&self, master: usize) -> Option<v1::StatusReply> {
-        let mut client = by_hand::master_at(&self.clients[master]);
+        let mut client = by_hand::master_over(self.network.as_ref(), &self.clients[master]);
         let asked = client.status(v1::StatusRequest { caller: Some(by_hand::caller()) });
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
     }

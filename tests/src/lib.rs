@@ -17,6 +17,7 @@
 
 mod bulk;
 pub mod by_hand;
+mod certificates;
 pub mod checker;
 mod cluster;
 mod command;
@@ -42,8 +43,9 @@ mod values;
 mod workload;
 
 pub use bulk::{bulk_key, fill};
+pub use certificates::{Certificates, network_of};
 pub use cluster::{Cluster, ClusterBuilder};
-pub use command::mcctl;
+pub use command::{mcctl, mcctl_as};
 pub use exe::mcctl_exe;
 pub use faults::{Fault, Faults};
 pub use faulty::{DiskError, Faulty, Lie};

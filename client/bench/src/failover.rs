@@ -35,6 +35,9 @@ pub(crate) struct FailoverArgs {
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Give the processes of its own pool certificates, and require TLS
+    #[arg(long)]
+    pub(crate) tls: bool,
 }
 
 /// Pause of a writer between two calls, so that hours of rounds do not fill the pool.
@@ -80,7 +83,9 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
             human_bytes(most)
         );
     }
-    let (mut cluster, machine) = own_pool::start(Shape::three_and_two(most), args.data_dir.as_ref()).await?;
+    let (mut cluster, machine) =
+        own_pool::start(Shape { tls: args.tls, ..Shape::three_and_two(most) }, args.data_dir.as_ref())
+            .await?;
 
     let space = Keyspace::uniform("failover".to_owned(), args.size.0 as usize);
     let ledger = Ledger::new(space);

@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 use mc_console::Global;
 
 use crate::cmd::bench::BenchArgs;
+use crate::cmd::cert::CertCommand;
 use crate::cmd::check::CheckCommand;
 use crate::cmd::completion::CompletionArgs;
 use crate::cmd::config::ConfigCommand;
@@ -21,7 +22,7 @@ use crate::cmd::tenants::TenantsCommand;
 use crate::cmd::upgrade::UpgradeCommand;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost); \
+Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost, unusable certificate); \
 2 wrong usage, another error of the pool, pool unreachable or down, output lost; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
 store that holds it can be read now); 130 interrupted.
 With --json a command that fails prints {\"error\": ..., \"code\": ..., \"outcome\": ...}: the text, the pool's code \
@@ -79,6 +80,9 @@ pub(crate) enum Command {
     /// Say what this machine can do for the pool, and what keeps it from more
     #[command(subcommand)]
     Check(CheckCommand),
+    /// Make the certificates of a cluster, and show what is in them
+    #[command(subcommand)]
+    Cert(CertCommand),
     /// Measure the pool, and the limits of this machine in the same run: starts mc-bench, whose --help lists the benches
     Bench(BenchArgs),
     /// Run a master or a store: the same as mc-master and mc-store

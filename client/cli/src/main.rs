@@ -35,6 +35,9 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
     let global = &cli.global;
+    if let Some(dir) = &global.tls_dir {
+        mc_console::connect::use_tls_dir(dir);
+    }
     let work = async {
         match &cli.command {
             Command::Playground(args) => cmd::playground::playground(args, output).await,
@@ -51,6 +54,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Check(command) => cmd::check::check(global, command, output).await,
+            Command::Cert(command) => cmd::cert::cert(command, output),
             Command::Bench(_) => Err(cmd::bench::bench(&std::env::args_os().collect::<Vec<_>>())),
             // A line that begins with `run` was taken above.
             Command::Run(args) => Err(cmd::run::flags_before(args)),

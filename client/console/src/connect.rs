@@ -1,14 +1,34 @@
 //! Connections of the commands to the pool.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use mc_client::{Admin, Builder, Client, ConnectError};
 use mc_types::ByteSize;
+use parking_lot::Mutex;
 
 use crate::failure::NoLeader;
 use crate::flags::Global;
 use crate::output;
+
+/// Folder with the certificates of this program's connections.
+static TLS_DIR: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Sets the folder with the certificates of this program's connections to masters and stores from now on. Without one the
+/// library looks for them.
+pub fn use_tls_dir(dir: impl Into<PathBuf>) {
+    *TLS_DIR.lock() = Some(dir.into());
+}
+
+/// Returns settings of a client with this program's certificates.
+pub fn client_builder(masters: &str) -> Builder {
+    let builder = Client::builder().masters(masters);
+    match TLS_DIR.lock().clone() {
+        Some(dir) => builder.tls_dir(dir),
+        None => builder,
+    }
+}
 
 /// Connects a client of the command line's masters and tenant, and waits for a leader.
 pub async fn client_of(global: &Global) -> Result<Client> {
@@ -24,14 +44,13 @@ pub async fn client_at(masters: &str, global: &Global) -> Result<Client> {
 
 /// Connects a client of the default tenant and waits up to `patience` for a leader.
 pub async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
-    let builder = Client::builder().masters(masters).local_cache(ByteSize(0));
+    let builder = client_builder(masters).local_cache(ByteSize(0));
     wait_for_leader(builder, masters, patience).await
 }
 
 /// Settings of a client without a local cache, so that it reads only from the pool.
 fn builder(masters: &str, global: &Global) -> Builder {
-    Client::builder()
-        .masters(masters)
+    client_builder(masters)
         .local_cache(ByteSize(0))
         .shared_memory(global.shm)
         .transports(global.transport)
@@ -62,7 +81,6 @@ async fn wait_for_leader(builder: Builder, masters: &str, patience: Duration) ->
 /// Connects an [`Admin`], which works with or without a leader.
 pub async fn admin(masters: &str) -> Result<Admin, ConnectError> {
     // Each master is asked for its own status, so there is no leader to wait for.
-    let client =
-        Client::builder().masters(masters).local_cache(ByteSize(0)).leader_timeout(Duration::from_millis(1));
+    let client = client_builder(masters).local_cache(ByteSize(0)).leader_timeout(Duration::from_millis(1));
     Ok(client.connect().await?.admin())
 }

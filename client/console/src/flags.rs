@@ -1,5 +1,7 @@
 //! Flags of every command.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use mc_client::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::Span;
@@ -25,6 +27,10 @@ pub struct Global {
     /// Tenant whose objects the command works on; empty: the default tenant [env: MC_TENANT]
     #[arg(long, global = true, value_name = "NAME")]
     tenant: Option<String>,
+    /// Folder with the certificate of the user (tls.crt, tls.key) and the authorities to trust (ca.crt)
+    /// (`none`: plain connections) [env: MC_TLS_DIR] [default: mc-data/tls if it has a ca.crt]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
     /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub timeout: Span,

@@ -1,7 +1,9 @@
-//! Parts that `mcctl` and `mc-bench` share: the flags of every command, output, exit codes, and connections.
+//! Parts that `mcctl` and `mc-bench` share: the flags of every command, output, exit codes, connections,
+//! and certificates.
 //!
 //! A program parses its command line with [`Global`] in it, runs a command that ends as [`Ended`], and returns [`exit_code`].
 
+pub mod certificates;
 pub mod connect;
 mod exit;
 mod failure;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_net::{ChannelOptions, Connection, Listener, Network, TcpNetwork};
+use mc_net::{ChannelOptions, Connection, Listener, Network, Tls};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -213,9 +213,9 @@ impl Links {
         to.map(|to| (port(&raft[to]), self.proxies[&(from, to)].port())).collect()
     }
 
-    /// Returns the network for clients, which leads to the masters through the proxies.
-    pub fn network(&self) -> Arc<dyn Network> {
-        Arc::new(Routed(self.to_clients.clone()))
+    /// Returns the network for clients, which leads over `network` to the masters through the proxies.
+    pub fn network(&self, network: Arc<dyn Network>) -> Arc<dyn Network> {
+        Arc::new(Routed { network, proxies: self.to_clients.clone() })
     }
 }
 
@@ -231,15 +231,28 @@ impl Drop for Links {
 
 /// A network that connects to a proxy in place of each master's address.
 #[derive(Debug)]
-struct Routed(HashMap<String, String>);
+struct Routed {
+    network: Arc<dyn Network>,
+    proxies: HashMap<String, String>,
+}
+
+impl Routed {
+    fn route<'a>(&'a self, address: &'a str) -> &'a str {
+        self.proxies.get(address).map_or(address, String::as_str)
+    }
+}
 
 impl Network for Routed {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
-        TcpNetwork.listen(address)
+        self.network.listen(address)
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
-        TcpNetwork.connect(self.0.get(address).map_or(address, String::as_str))
+        self.network.connect(self.route(address))
+    }
+
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        self.network.tls()
     }
 
     fn channel(
@@ -247,7 +260,7 @@ impl Network for Routed {
         address: &str,
         options: ChannelOptions,
     ) -> Result<tonic::transport::Channel, tonic::transport::Error> {
-        TcpNetwork.channel(self.0.get(address).map_or(address, String::as_str), options)
+        self.network.channel(self.route(address), options)
     }
 }
 

@@ -14,7 +14,8 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 
 /// Endings of the names of counts, indexes and flags. All other gauges and histograms end in a unit.
-const WITHOUT_UNIT: [&str; 16] = [
+const WITHOUT_UNIT: [&str; 17] = [
+    "_tls_level",
     "_objects",
     "_groups",
     "_stores",

@@ -36,6 +36,7 @@ mod removals;
 mod rescue;
 mod restarts;
 mod rolls;
+mod security;
 mod segments;
 mod sessions;
 mod settings;

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -5,8 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, stream};
 use mc_client::{Client, ConnectError, Put};
+use mc_console::connect::client_builder;
+use mc_net::Tls;
 use mc_testbed::Keyspace;
-use mc_transfer::{TcpTransport, Transport};
+use mc_transfer::{TcpOptions, TcpTransport, Transport};
 use mc_types::ByteSize;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -30,8 +33,9 @@ pub(super) struct Prober {
 
 impl Prober {
     /// Puts `objects` objects, which the clients then get.
-    pub(super) async fn start(masters: &str, objects: u32) -> Result<Self> {
-        let transport: Arc<dyn Transport> = Arc::new(TcpTransport::default());
+    pub(super) async fn start(masters: &str, tls_dir: &Path, objects: u32) -> Result<Self> {
+        let options = TcpOptions { tls: Tls::find(Some(tls_dir))?, ..TcpOptions::default() };
+        let transport: Arc<dyn Transport> = Arc::new(TcpTransport::new(options));
         let client = connect(masters, &transport).await?;
         ensure!(client.connected(READY_WITHIN).await, "no leader answers at {masters}");
         let keys = Keyspace::uniform(format!("fleet/{:016x}", rand::random::<u64>()), SIZE);
@@ -78,7 +82,7 @@ async fn pause() {
 /// Connects a client with its own connections to masters. The connections to stores are shared: a real fleet's clients
 /// run on many machines, and each has only a few. Their background work shares this runtime, not to need as many threads.
 async fn connect(masters: &str, transport: &Arc<dyn Transport>) -> Result<Client, ConnectError> {
-    let builder = Client::builder().masters(masters).local_cache(ByteSize(0)).transport(transport.clone());
+    let builder = client_builder(masters).local_cache(ByteSize(0)).transport(transport.clone());
     builder.runtime(Handle::current()).connect().await
 }
 

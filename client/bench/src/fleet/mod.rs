@@ -36,6 +36,9 @@ pub(crate) struct FleetArgs {
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Give the processes of its own pool certificates, and require TLS
+    #[arg(long)]
+    pub(crate) tls: bool,
 }
 
 /// Time limit of each stage.
@@ -80,7 +83,8 @@ struct Report {
 pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> Result<Ended> {
     refuse_masters(global, "bench fleet kills masters, so it runs only on a pool that it starts")?;
     make_room(args)?;
-    let shape = Shape { masters: 3, stores: 0, segment: ByteSize(0), data_dir: args.data_dir.clone() };
+    let shape =
+        Shape { masters: 3, stores: 0, segment: ByteSize(0), data_dir: args.data_dir.clone(), tls: args.tls };
     let mut cluster = Cluster::start(&shape)?;
     let outcome = run(args, &mut cluster).await;
     let report = outcome.map_err(|error| cluster.explain(error))?;
@@ -111,12 +115,13 @@ async fn run(args: &FleetArgs, cluster: &mut Cluster) -> Result<Report> {
 
     note(&format!("starting {} stores", args.stores));
     let began = Instant::now();
-    let stores = Stores::start(args.stores, &cluster.addresses(), cluster.dir()).await?;
+    let tls_dir = cluster.tls_dir("store/store")?;
+    let stores = Stores::start(args.stores, &cluster.addresses(), cluster.dir(), &tls_dir).await?;
     let mounted_ms = ms(within("all stores are mounted", stores.until_all(0), began).await?);
     note(&format!("all mounted after {mounted_ms} ms"));
     let rest = at_rest(cluster, args.rest.0).await?;
 
-    let prober = Prober::start(&cluster.addresses(), args.stores).await?;
+    let prober = Prober::start(&cluster.addresses(), &cluster.tls_dir("admin/bench")?, args.stores).await?;
     let began = Instant::now();
     let clients = Clients::start(args.clients, &cluster.addresses(), &prober).await?;
     let connected_ms = ms(began.elapsed());

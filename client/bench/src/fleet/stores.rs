@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
+use mc_net::{Tls, TlsNetwork};
 use mc_store::{ByteSize, RdmaDevices, ShmAccess, Store, Surroundings};
 use tokio::runtime::Runtime;
 
@@ -30,7 +31,9 @@ impl Drop for Links {
 }
 
 impl Stores {
-    pub(super) async fn start(count: u32, masters: &str, dir: &Path) -> Result<Self> {
+    /// Starts stores with the certificates in `tls_dir`, and their data below `dir`.
+    pub(super) async fn start(count: u32, masters: &str, dir: &Path, tls_dir: &Path) -> Result<Self> {
+        let network = TlsNetwork::shared(Tls::find(Some(tls_dir))?);
         let links = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("fleet-links")
@@ -41,11 +44,11 @@ impl Stores {
         let links = Links(Some(links));
         let start = |number: u32| {
             let data_dir = dir.join(format!("store-{number}"));
-            let link = handle.clone();
+            let (link, network) = (handle.clone(), network.clone());
             async move {
                 let name = format!("store-{number}");
                 let mut surroundings = Surroundings::default();
-                surroundings.link = Some(link);
+                (surroundings.link, surroundings.network) = (Some(link), network);
                 let store = Store::builder()
                     .segment(ByteSize(1 << 20))
                     .masters(masters)

@@ -96,7 +96,7 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
     let (mut loads, mut machine) = (Vec::new(), None);
     for kind in Kind::ALL {
         let segment = ByteSize(kind.bytes().div_ceil(2).next_multiple_of(4096));
-        let shape = Shape { masters: 3, stores: 2, segment, data_dir: args.data_dir.clone() };
+        let shape = Shape { masters: 3, stores: 2, segment, data_dir: args.data_dir.clone(), tls: false };
         let mut cluster = Cluster::start(&shape)?;
         cluster.wait_ready(READY_WITHIN).await?;
         let frees_from = Instant::now() + FREES_AFTER;

@@ -57,6 +57,9 @@ pub(crate) struct LoadArgs {
     /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Give the processes of its own pool certificates, and require TLS
+    #[arg(long)]
+    pub(crate) tls: bool,
 }
 
 /// Kind of calls that a load bench makes.
@@ -106,6 +109,7 @@ pub(crate) async fn bench(
     // a lease.
     let mut shape = Shape::three_and_two(2 * keys * args.size.0.next_multiple_of(4096));
     shape.data_dir.clone_from(&args.data_dir);
+    shape.tls = args.tls;
     if args.single {
         (shape.masters, shape.stores, shape.segment) = (1, 1, ByteSize(shape.segment.0 * 2));
     }
@@ -429,6 +433,7 @@ mod tests {
             buffers: 1,
             single: false,
             data_dir: None,
+            tls: false,
         };
         assert_eq!(default_keys(&args(1 << 20)), 512);
         assert_eq!(default_keys(&args(1)), 4_096);

@@ -1,6 +1,7 @@
 //! The commands of `mcctl`, one per file, each beside its arguments.
 
 pub(crate) mod bench;
+pub(crate) mod cert;
 pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod config;

@@ -36,6 +36,9 @@ pub(crate) struct PlaygroundArgs {
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Give the processes certificates, and require TLS
+    #[arg(long)]
+    pub(crate) tls: bool,
 }
 
 /// Number of conversations served at the same time.
@@ -90,6 +93,7 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
     let (workload, requests) = requests(args)?;
     let mut shape = Shape::three_and_two_full_of(capacity(args.puts));
     shape.data_dir.clone_from(&args.data_dir);
+    shape.tls = args.tls;
     let mut cluster = Cluster::start(&shape)?;
     tell_start(&mut cluster, &shape, output);
 

@@ -9,6 +9,7 @@ use mc_types::ByteSize;
 use tempfile::TempDir;
 
 use super::ChildrenError;
+use super::certificates::Certificates;
 use super::ports::Ports;
 use super::process::Process;
 
@@ -23,6 +24,8 @@ pub struct Shape {
     pub segment: ByteSize,
     /// Parent of the directory for data and logs; `None` is the system's directory for temporary files.
     pub data_dir: Option<PathBuf>,
+    /// Whether every process has certificates, and requires TLS.
+    pub tls: bool,
 }
 
 impl Shape {
@@ -30,13 +33,14 @@ impl Shape {
     /// space.
     pub fn three_and_two(bytes: u64) -> Self {
         let each = (bytes + bytes / 3) / 2;
-        Self { masters: 3, stores: 2, segment: ByteSize(each.next_multiple_of(64 << 20)), data_dir: None }
+        let segment = ByteSize(each.next_multiple_of(64 << 20));
+        Self { masters: 3, stores: 2, segment, data_dir: None, tls: false }
     }
 
     /// Three masters and two stores that evict when objects take more than `bytes`.
     pub fn three_and_two_full_of(bytes: u64) -> Self {
         let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
-        Self { masters: 3, stores: 2, segment, data_dir: None }
+        Self { masters: 3, stores: 2, segment, data_dir: None, tls: false }
     }
 }
 
@@ -75,15 +79,19 @@ pub struct Cluster {
     pub masters: Vec<Master>,
     /// The stores, in the order of their start.
     pub stores: Vec<Store>,
+    certificates: Certificates,
     /// Directory of data and logs. It is declared after the children, so it is dropped, and removed, after them. It is
     /// kept when something went wrong.
     dir: TempDir,
 }
 
 impl Cluster {
-    /// Starts the processes, which then form a pool; [`Self::wait_ready`] waits for that.
+    /// Starts the processes, which then form a pool; [`Self::wait_ready`] waits for that. This program's further connections
+    /// are those of an admin of this pool.
     pub fn start(shape: &Shape) -> Result<Self, ChildrenError> {
         let dir = directory(shape.data_dir.as_deref())?;
+        let certificates = Certificates::new(&dir.path().join("tls"), shape.tls)?;
+        connect::use_tls_dir(certificates.of("admin/bench")?);
         let mut ports = Ports::default();
         let mut address = || ports.next_address().ok_or(ChildrenError::NoPort);
         let mut plan = Vec::new();
@@ -104,6 +112,7 @@ impl Cluster {
             args.extend(["--http-listen".into(), http.clone().into()]);
             args.extend(["--log-sync".into(), "fdatasync".into(), "--exit-on-stdin-eof".into()]);
             args.extend(["--data-dir".into(), dir.path().join(format!("master-{}", at + 1)).into()]);
+            args.extend(["--tls-dir".into(), certificates.of(&format!("master/master-{}", at + 1))?.into()]);
             let log = dir.path().join(format!("master-{}.log", at + 1));
             let process = Process::start(name, args, log)?;
             masters.push(Master { process, client_address: client, http_address: http });
@@ -123,11 +132,12 @@ impl Cluster {
                 http.clone().into(),
             ]);
             args.extend(["--data-dir".into(), dir.path().join(format!("store-{at}")).into()]);
+            args.extend(["--tls-dir".into(), certificates.of(&format!("store/store-{at}"))?.into()]);
             let log = dir.path().join(format!("store-{at}.log"));
             let process = Process::start(format!("store {at}"), args, log)?;
             stores.push(Store { process, address: data, http_address: http });
         }
-        Ok(Self { masters, stores, dir })
+        Ok(Self { masters, stores, certificates, dir })
     }
 
     /// Client addresses of all masters, in the form of `--masters`.
@@ -138,6 +148,11 @@ impl Cluster {
     /// Directory of data and logs.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Returns the folder with the certificates of a process of this program, such as `store/store`, in the form of `--tls-dir`.
+    pub fn tls_dir(&self, identity: &str) -> Result<PathBuf, ChildrenError> {
+        self.certificates.of(identity)
     }
 
     /// Keeps data and logs after the run, to find out what went wrong.

@@ -1,6 +1,7 @@
 //! A pool of child processes on free loopback ports, for the playground and the benches. The processes are watched,
 //! killed and restarted through it, and end when the value is dropped.
 
+mod certificates;
 mod cluster;
 mod ports;
 mod process;
@@ -30,6 +31,8 @@ pub enum ChildrenError {
     NotReady { limit: Duration, waiting_for: String, logs: PathBuf, tail: String },
     #[error("cannot use {} for the children's data: {why}", path.display())]
     Directory { path: PathBuf, why: std::io::Error },
+    #[error("cannot make certificates: {0}")]
+    Certificates(#[from] mc_console::certificates::CertificateError),
     #[error("no free port on 127.0.0.1: stop something, or look at `ss -tln`")]
     NoPort,
     #[error(transparent)]

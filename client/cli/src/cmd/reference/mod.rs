@@ -41,8 +41,14 @@ not set. `--print-config` prints each value and its source. `mcctl` reads no fil
 const PORTS: &str = "\
 ## Ports
 
-These are the default ports, and the flags that change them. A port without a default is open only with its flag. Connections are neither encrypted nor authenticated: keep
-the ports inside a trusted network.";
+These are the default ports, and the flags that change them. A port without a default is open only with its flag. With
+certificates each takes TLS (see [Security](security.md)); without, keep the ports inside a trusted network.";
+
+const CALLS: &str = "\
+## Calls
+
+Who may make each call of the masters' gRPC ports where TLS is required. The users of a tenant, `tenant rw` and `tenant ro`,
+reach its objects alone, and a store acts on stores of its name.";
 
 const SETTINGS: &str = "\
 ## Cluster settings
@@ -99,6 +105,8 @@ fn page(mut mcctl: Command) -> Result<String> {
         PORTS.to_owned(),
         ports(&[("mc-master", &master_flags), ("mc-store", &store_flags)])?,
         paths::section(),
+        CALLS.to_owned(),
+        calls(),
         SETTINGS.to_owned(),
         settings(&mc_master::settings_reference(), &master_flags),
         METRICS.to_owned(),
@@ -177,6 +185,11 @@ fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
         ),
         _ => return None,
     })
+}
+
+fn calls() -> String {
+    let rows = mc_master::calls_reference().into_iter().map(|(call, callers)| [code(call), callers]);
+    table(["Call", "Open to"], rows)
 }
 
 fn settings(settings: &[SettingReference], master_flags: &[Flag]) -> String {

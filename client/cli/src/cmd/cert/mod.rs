@@ -1,0 +1,30 @@
+//! `mcctl cert init|issue|inspect`: makes the certificates of a cluster, and shows what is in them.
+
+mod files;
+mod init;
+mod inspect;
+mod issue;
+mod report;
+
+use anyhow::Result;
+use clap::Subcommand;
+use mc_console::{Ended, Output};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Make the authority (CA) of a new cluster: ca.crt, which every process trusts, and ca.key, which signs certificates
+    Init(init::InitArgs),
+    /// Issue the certificate of a process or user, or renew it: writes ca.crt, tls.crt and tls.key
+    Issue(issue::IssueArgs),
+    /// Show what is in certificates; exit code 0: all is well, 1: one has expired, is not valid yet or is not signed by ca.crt,
+    /// or tls.key does not fit
+    Inspect(inspect::InspectArgs),
+}
+
+pub(crate) fn cert(command: &CertCommand, output: Output) -> Result<Ended> {
+    match command {
+        CertCommand::Init(args) => init::init(args, output),
+        CertCommand::Issue(args) => issue::issue(args, output),
+        CertCommand::Inspect(args) => inspect::inspect(args, output),
+    }
+}

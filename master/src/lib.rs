@@ -1,6 +1,6 @@
 //! A master of an mc pool: the replicated index of which key lies where, and the API to it.
 //!
-//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `access`, `api`,
+//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `judged`, `access`, `api`,
 //! `mooncake`, `http`, `run`.
 
 mod access;
@@ -12,6 +12,7 @@ mod formation;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
+mod judged;
 mod leader;
 mod metrics;
 mod mooncake;

@@ -1,14 +1,10 @@
 //! Places on the client port, where only those kept for stores are left.
 
-use std::task::{Context, Poll};
-
-use futures::FutureExt;
-use futures::future::{Either, Ready, ready};
 use mc_net::{ConnectInfo, Place};
 use tonic::Status;
 use tonic::body::Body;
-use tower::{Layer, Service};
 
+use crate::judged::Judge;
 use crate::leader::Refusal;
 
 /// Paths of the calls that only stores make, of which the first gives the connection a kept place.
@@ -17,43 +13,15 @@ const OF_STORES: [&str; 3] = ["/MountStore", "/UnmountStore", "/Heartbeat"];
 /// Paths of the calls by which stores, too, look for the leader.
 const OF_ALL: [&str; 3] = ["/Hello", "/Status", "/Watch"];
 
-/// Layer that gives connections of stores a kept place, and refuses calls of others for which no place is left.
+/// Gives connections of stores a kept place, and refuses calls of others for which no place is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptForStores;
 
-impl<S> Layer<S> for KeptForStores {
-    type Service = Placed<S>;
-
-    fn layer(&self, inner: S) -> Placed<S> {
-        Placed { inner }
-    }
-}
-
-/// A service behind [`KeptForStores`].
-#[derive(Clone)]
-pub(crate) struct Placed<S> {
-    inner: S,
-}
-
-impl<S> Service<http::Request<Body>> for Placed<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>>,
-{
-    type Response = http::Response<Body>;
-    type Error = S::Error;
-    type Future = Either<S::Future, Ready<Result<Self::Response, S::Error>>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let info = request.extensions().get::<ConnectInfo>();
+impl Judge for KeptForStores {
+    fn judge(&self, call: &mut http::Request<Body>) -> Result<(), Status> {
+        let info = call.extensions().get::<ConnectInfo>();
         let place = info.and_then(|info| info.place.as_deref());
-        match place.map_or(Ok(()), |place| check(place, request.uri().path())) {
-            Ok(()) => self.inner.call(request).left_future(),
-            Err(refusal) => ready(Ok(Status::from(refusal).into_http())).right_future(),
-        }
+        Ok(place.map_or(Ok(()), |place| check(place, call.uri().path()))?)
     }
 }
 

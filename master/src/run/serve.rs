@@ -16,6 +16,7 @@ use crate::access::{GuardedCalls, route_open_to};
 use crate::api::{InFlight, KeptForStores, MasterService, ports};
 use crate::config::MetadataAccess;
 use crate::http::{self, MetricNames};
+use crate::judged::JudgedBy;
 use crate::mooncake;
 
 /// Limit on the size of a request: 4,096 keys of 4 KiB and their framing.
@@ -61,8 +62,8 @@ impl Tasks {
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
                 // Outside of the places: a caller that is denied gets none that is kept for stores.
-                .layer(guarded)
-                .layer(KeptForStores)
+                .layer(JudgedBy(guarded))
+                .layer(JudgedBy(KeptForStores))
                 .layer(in_flight)
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
                 .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())

@@ -24,31 +24,25 @@ impl StoreCaller {
     }
 
     /// Checks that it may mount a store under a name.
-    pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Status> {
+    pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Refusal> {
         self.principal.may_speak_for(name).map_err(|denied| self.deny(denied))
     }
 
-    /// Checks that it may act on the store with this id, which has a name if it is mounted.
-    ///
-    /// # Errors
-    /// The outer one when this master does not lead and may not know what is mounted; the inner one when the caller may not.
-    pub(crate) async fn may_act_on(
-        &self,
-        services: &Services,
-        store: &[u8],
-    ) -> Result<Result<(), Status>, Refusal> {
-        let Principal::Named(id) = &self.principal else { return Ok(Ok(())) };
+    /// Checks that it may act on the store with this id, which has a name if it is mounted. A master that does not lead may not know
+    /// what is mounted, and refuses.
+    pub(crate) async fn may_act_on(&self, services: &Services, store: &[u8]) -> Result<(), Refusal> {
+        let Principal::Named(id) = &self.principal else { return Ok(()) };
         // A malformed id is that of no store, and the call itself refuses it.
-        let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(Ok(())) };
+        let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(()) };
         services.coordinator.lead().await?;
         let checked = services.coordinator.read(|applied| {
             applied.state.mounted_name(store).map_or(Ok(()), |name| self.principal.may_speak_for(name))
         });
-        Ok(checked.map_err(|denied| self.deny(denied)))
+        checked.map_err(|denied| self.deny(denied))
     }
 
-    fn deny(&self, denied: Denied) -> Status {
-        self.guard.deny(self.from, denied).into()
+    fn deny(&self, denied: Denied) -> Refusal {
+        Refusal::Denied(self.guard.deny(self.from, denied))
     }
 }
 
@@ -66,8 +60,8 @@ impl StoreCaller {
 mod tests {
     use mc_raft::testing::Pool;
     use mc_raft::{RaftTiming, SnapshotLimits};
+    use mc_types::Code;
     use tokio_util::sync::CancellationToken;
-    use tonic::Code;
 
     use super::*;
     use crate::leader::tests::mount;
@@ -87,13 +81,13 @@ mod tests {
             [("store/store", true), ("store/store-1", true), ("admin/a", true), ("store/other", false)]
         {
             let caller = StoreCaller::named(id);
-            let acts = caller.may_act_on(&leader, &mounted).await.unwrap();
+            let acts = caller.may_act_on(&leader, &mounted).await;
             assert_eq!(
-                acts.map_err(|status| status.code()),
+                acts.map_err(|refusal| refusal.code()),
                 if may { Ok(()) } else { Err(Code::PermissionDenied) },
                 "{id}"
             );
-            assert!(caller.may_act_on(&leader, &not_mounted).await.unwrap().is_ok(), "{id}");
+            assert_eq!(caller.may_act_on(&leader, &not_mounted).await, Ok(()), "{id}");
             assert_eq!(caller.may_use_name("store-1").is_ok(), may, "{id}");
         }
     }

@@ -304,7 +304,7 @@ impl Master for MasterService {
         // If the caller gives up, its entry stays in the log's queue: the place is taken until that is applied.
         change!(self, Mount, request, |services| {
             caller.may_use_name(&request.name)?;
-            caller.may_act_on(&services, &request.store_id).await??;
+            caller.may_act_on(&services, &request.store_id).await?;
             let mounting = async move {
                 let mounted = stores::mount(&services, request).await;
                 drop(one_of_few);
@@ -321,7 +321,7 @@ impl Master for MasterService {
     ) -> Result<Response<v1::UnmountStoreReply>, Status> {
         let caller = StoreCaller::of(request.extensions(), &self.0.guard)?;
         change!(self, Unmount, request, |services| {
-            caller.may_act_on(&services, &request.store_id).await??;
+            caller.may_act_on(&services, &request.store_id).await?;
             stores::unmount(&services, request).await?
         })
     }

@@ -80,9 +80,8 @@ pub(super) fn heartbeat(
                     continue;
                 }
             }
-            let reply = reply.unwrap_or_else(|refusal| Err(refusal.into()));
             let end = reply.is_err();
-            if replies.send(reply).await.is_err() || end {
+            if replies.send(reply.map_err(Status::from)).await.is_err() || end {
                 break;
             }
         }
@@ -90,18 +89,15 @@ pub(super) fn heartbeat(
     ReceiverStream::new(stream)
 }
 
-/// Answers a heartbeat, or says why its sender may not speak for the store.
 async fn answer(
     services: &Services,
     session: &mut HeartbeatSession,
     us: Addressee,
     from: &HeartbeatsFrom,
     beat: v1::StoreHeartbeat,
-) -> Result<Result<v1::StoreHeartbeatReply, Status>, Refusal> {
+) -> Result<v1::StoreHeartbeatReply, Refusal> {
     us.check(beat.caller.as_ref())?;
-    if let Err(denied) = from.caller.may_act_on(services, &beat.store_id).await? {
-        return Ok(Err(denied));
-    }
+    from.caller.may_act_on(services, &beat.store_id).await?;
     note_if_outdated(services, beat.caller.as_ref(), from.host);
     let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
     let transport = |transport: v1::TransportStatus| {
@@ -110,7 +106,7 @@ async fn answer(
     };
     let transports = beat.transports.into_iter().map(transport).collect();
     let answer = session.beat(store, epoch, transports).await?;
-    Ok(Ok(v1::StoreHeartbeatReply {
+    Ok(v1::StoreHeartbeatReply {
         sequence: beat.sequence,
         cluster_time_ms: answer.time.0,
         term: answer.term,
@@ -118,7 +114,7 @@ async fn answer(
         mounted: answer.mounted,
         dead: answer.dead,
         spread_ms: u32::try_from(answer.spread.as_millis()).unwrap_or(u32::MAX),
-    }))
+    })
 }
 
 pub(super) fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {

@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use mc_net::Denied;
 use mc_types::{ClusterId, Code, NodeId};
 
 use super::KnownLeader;
@@ -45,6 +46,9 @@ pub(crate) enum Refusal {
         /// Protocol versions that the caller speaks.
         theirs: String,
     },
+    /// The caller's identity does not permit it.
+    #[error(transparent)]
+    Denied(Denied),
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -168,6 +172,8 @@ impl Refusal {
             Self::WrongCluster { .. } => Code::WrongCluster,
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,
+            Self::Denied(denied) if denied.lacks_identity() => Code::Unauthenticated,
+            Self::Denied(_) => Code::PermissionDenied,
             Self::Invalid(_) => Code::InvalidParams,
             Self::Exhausted { .. }
             | Self::DiskBehind { .. }

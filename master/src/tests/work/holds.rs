@@ -274,11 +274,7 @@ impl Leader {
         services.stores.mount(mount(STORES + 1)).await.unwrap();
         self.holds("mount", FEW);
         let (store, epoch) = (StoreId(STORES + 1), SegmentEpoch(STORES + 1));
-        StoreCaller::named("store/fleet")
-            .may_act_on(&services, &store.to_bytes())
-            .await
-            .unwrap()
-            .unwrap_err();
+        StoreCaller::named("store/fleet").may_act_on(&services, &store.to_bytes()).await.unwrap_err();
         self.holds("name of a store", FEW);
         let mut session = services.stores.session();
         session.beat(store, epoch, Vec::new()).await.unwrap();

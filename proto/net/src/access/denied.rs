@@ -115,6 +115,12 @@ impl Denied {
         Self::StoreName { id: id.clone(), named: shown(named) }
     }
 
+    /// Whether the caller has shown no identity of this trust domain: with one the call may be permitted.
+    #[must_use]
+    pub fn lacks_identity(&self) -> bool {
+        matches!(self, Self::Plain { .. } | Self::Anonymous { .. } | Self::Foreign { .. })
+    }
+
     /// Kind of the denial.
     #[must_use]
     pub fn reason(&self) -> DenialReason {
@@ -132,14 +138,7 @@ impl Denied {
 impl From<Denied> for Status {
     fn from(denied: Denied) -> Self {
         let text = denied.to_string();
-        match denied.reason() {
-            DenialReason::Plain | DenialReason::Anonymous | DenialReason::TrustDomain => {
-                Self::unauthenticated(text)
-            }
-            DenialReason::Role | DenialReason::Tenant | DenialReason::StoreName => {
-                Self::permission_denied(text)
-            }
-        }
+        if denied.lacks_identity() { Self::unauthenticated(text) } else { Self::permission_denied(text) }
     }
 }
 

@@ -117,7 +117,7 @@ pub enum ConnectError {
     /// The certificates can't be used.
     #[error("TLS: {why}")]
     Tls {
-        /// The file, and what is wrong with it.
+        /// The file and its defect.
         why: String,
     },
     /// RDMA was asked for by name and can't be used.

@@ -1,15 +1,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use mc_net::{Network, Tls, TlsError, TlsLevel, TlsNetwork};
 use metrics::{Counter, Gauge};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::metrics::Registry;
-
-/// Time between two looks at whether the certificates have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The flags of TLS, to flatten into a process' flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,7 +65,7 @@ pub async fn keep_certificates(network: Arc<dyn Network>) {
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(Tls::LOOK_EVERY) => {}
             _ = hangup => {}
         }
         if let Some(tls) = network.tls() {

@@ -31,12 +31,12 @@ pub enum Role {
     Tenant {
         /// Name of the tenant; empty for the default tenant.
         tenant: String,
-        /// What it may do there.
+        /// Its rights there.
         access: TenantAccess,
     },
 }
 
-/// What a user may do with the objects of its tenant.
+/// Rights of a user on the objects of its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TenantAccess {
     /// Reads and lists objects.

@@ -135,7 +135,7 @@ async fn a_credential_is_good_for_its_role_alone() {
         .iter()
         .find(|store| store.name.starts_with("store-1-"))
         .expect("it has the name in its certificate");
-    // Everybody but the store itself: it mounts nothing, and takes nobody's memory away.
+    // Only the store itself and an admin may unmount its memory.
     for identity in ["tenant/a/rw/w", "store/store-2", "master/master-1"] {
         let network = certificates.network(identity);
         let mut master = by_hand::master_over(network.as_ref(), cluster.master_address(leader));

@@ -72,9 +72,7 @@ impl Guard {
         let Some(tls) = &self.tls else { return Principal::Open };
         let level = tls.level();
         // A process without an identity has no trust domain, and no identity has an empty one.
-        tls.look_at_id(|id| {
-            Principal::of(peer, Some(Demands { level, trust: id.map_or("", |id| id.trust()) }))
-        })
+        tls.with_id(|id| Principal::of(peer, Some(Demands { level, trust: id.map_or("", |id| id.trust()) })))
     }
 }
 

@@ -19,9 +19,9 @@ pub enum TlsError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its defect.
         what: String,
-        /// What belongs there.
+        /// Its proper content.
         wanted: &'static str,
     },
     /// A certificate has no identity of mc, or more than one.

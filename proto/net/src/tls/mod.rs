@@ -35,8 +35,6 @@ use verify::{Roots, VerifyServer};
 
 /// Folder of the certificates, where none is named.
 const DEFAULT_DIR: &str = "mc-data/tls";
-/// Time between two looks at whether the files have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Name of a folder that says that no certificates are wanted.
 const NONE: &str = "none";
 
@@ -68,6 +66,9 @@ struct Current {
 }
 
 impl Tls {
+    /// Time between two looks at whether the files have changed.
+    pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+
     /// Reads the certificates in `dir`: `ca.crt`, the authorities that are trusted, and `tls.crt` with `tls.key`, this process'
     /// own. A process without a pair of its own can connect and is anonymous. TLS is required until [`Self::set_level`].
     ///
@@ -154,7 +155,7 @@ impl Tls {
 
     /// [`Self::look`], if the last one is a while ago. Processes that only connect look when they do.
     fn look_if_due(&self) {
-        if self.looked.lock().at.elapsed() > LOOK_EVERY {
+        if self.looked.lock().at.elapsed() > Self::LOOK_EVERY {
             self.look();
         }
     }
@@ -171,9 +172,9 @@ impl Tls {
         self.current.load().id.clone()
     }
 
-    /// Calls `look` with the identity that [`Self::id`] returns, and copies nothing.
-    pub(crate) fn look_at_id<R>(&self, look: impl FnOnce(Option<&SpiffeId>) -> R) -> R {
-        look(self.current.load().id.as_ref())
+    /// Calls `read` with the identity that [`Self::id`] returns, and copies nothing.
+    pub(crate) fn with_id<R>(&self, read: impl FnOnce(Option<&SpiffeId>) -> R) -> R {
+        read(self.current.load().id.as_ref())
     }
 
     /// Last second at which this process' own certificate is valid; `None` without one.

@@ -105,7 +105,7 @@ fn send_zeros(socket: BorrowedFd<'_>, len: u64) -> io::Result<usize> {
 
 /// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment, if no TLS is in between.
 ///
-/// What is done for TLS alone goes on in boxes. Otherwise thousands of idle connections would keep room for it.
+/// The futures of TLS are boxed, so that thousands of idle connections reserve no memory for them.
 pub(crate) struct Socket {
     stream: DataStream,
     pace: Pace,

@@ -59,7 +59,9 @@ pub use keys::{
     DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence, Removed,
 };
 pub use mc_discovery::Leader;
-pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
+pub use mc_net::{
+    ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork, Tls, TlsError, TlsLevel, TlsNetwork,
+};
 pub use mc_transfer::{
     AllocateError, Checksum, DeviceError, HostMemory, LentMemory, LostMemory, Memory, NoRdma,
     ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer,
@@ -69,8 +71,8 @@ pub use mc_transfer::{
 };
 pub use mc_types::{
     ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError,
-    PinAction, PutId, PutMode, Receipt, Replication, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
-    UnknownCode,
+    ParseSpiffeError, PinAction, PutId, PutMode, Receipt, Replication, Role, SealedGrant, SegmentEpoch,
+    SegmentNumber, SpiffeId, StoreId, TenantAccess, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

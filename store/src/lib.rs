@@ -33,15 +33,17 @@ pub use data::Totals;
 pub use error::{Port, StartError};
 pub use masters::MasterList;
 pub use mc_durable::DurableError;
-pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
+pub use mc_net::{
+    ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork, Tls, TlsError, TlsLevel, TlsNetwork,
+};
 pub use mc_transfer::{
     AllocateError, Checksum, DeviceError, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
     ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions,
     ReadBuffer, RequestSeconds, Segment, ShmAccess, Transports,
 };
 pub use mc_types::{
-    ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, SegmentEpoch, SegmentNumber,
-    StoreId,
+    ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, ParseSpiffeError, Role,
+    SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess,
 };
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};

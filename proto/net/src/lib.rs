@@ -4,6 +4,7 @@
 mod access;
 mod connection;
 mod data_stream;
+mod dials;
 mod gate;
 mod local;
 mod network;

@@ -9,6 +9,7 @@ use tonic::transport::Channel;
 use tower::service_fn;
 
 use crate::connection::Connection;
+use crate::dials::{Dial, Dials};
 use crate::network::{ChannelOptions, Listener, Network, TcpNetwork, endpoint, listen};
 use crate::tcp;
 use crate::tls::{Accepted, Server, Tls, TlsLevel, speaks_no_tls};
@@ -17,13 +18,14 @@ use crate::tls::{Accepted, Server, Tls, TlsLevel, speaks_no_tls};
 #[derive(Clone, Debug)]
 pub struct TlsNetwork {
     tls: Arc<Tls>,
+    dials: Arc<Dials>,
 }
 
 impl TlsNetwork {
     /// Returns the network of a process with these certificates, or [`TcpNetwork`] for one without.
     pub fn shared(tls: Option<Arc<Tls>>) -> Arc<dyn Network> {
         match tls {
-            Some(tls) => Arc::new(Self { tls }),
+            Some(tls) => Arc::new(Self { tls, dials: Arc::default() }),
             None => TcpNetwork::shared(),
         }
     }
@@ -46,16 +48,16 @@ impl Network for TlsNetwork {
     }
 
     fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
-        Box::pin(connect(&self.tls, address))
+        Box::pin(connect(&self.tls, &self.dials, address))
     }
 
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
-        let tls = self.tls.clone();
+        let (tls, dials) = (self.tls.clone(), self.dials.clone());
         let connector = service_fn(move |uri: Uri| {
-            let tls = tls.clone();
+            let (tls, dials) = (tls.clone(), dials.clone());
             async move {
                 let address = uri.authority().map_or("", |authority| authority.as_str());
-                connect(&tls, address).await.map(TokioIo::new)
+                connect(&tls, &dials, address).await.map(TokioIo::new)
             }
         });
         Ok(endpoint(address, options)?.connect_with_connector_lazy(connector))
@@ -67,7 +69,7 @@ impl Network for TlsNetwork {
 }
 
 /// Connects to a master by TLS, plain, or plain where it speaks no TLS, as the level says.
-async fn connect(tls: &Tls, address: &str) -> io::Result<Connection> {
+async fn connect(tls: &Arc<Tls>, dials: &Dials, address: &str) -> io::Result<Connection> {
     let dial = async || {
         let stream = tcp::connect(address).await?;
         // Without the option the connection is slower, not broken.
@@ -75,11 +77,17 @@ async fn connect(tls: &Tls, address: &str) -> io::Result<Connection> {
         io::Result::Ok(stream)
     };
     let plain = async |stream: TcpStream| Ok(Connection::new(stream));
-    let stream = dial().await?;
     if tls.level() == TlsLevel::Allow {
-        return plain(stream).await;
+        return plain(dial().await?).await;
     }
-    match tls.connect(stream, Server::Master).await {
+    let begun = match dials.take(address) {
+        Some(begun) => begun,
+        None => {
+            let (tls, stream) = (tls.clone(), dial().await?);
+            Dial::begin(async move { tls.connect(stream, Server::Master).await })
+        }
+    };
+    match dials.finish(address, begun).await {
         Ok(secured) => Ok(Connection::new(secured)),
         // A process without certificates takes the handshake for a broken greeting.
         Err(error) if tls.level() == TlsLevel::Prefer && speaks_no_tls(&error) => {

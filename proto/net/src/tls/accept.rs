@@ -1,14 +1,13 @@
-use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
+use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
-use tokio_rustls::{Accept, TlsAcceptor};
 
 use super::{Peer, Tls, validity_left};
 
@@ -26,7 +25,8 @@ pub(crate) struct Accepted {
 
 enum State {
     Silent(TcpStream),
-    Handshake(Accept<TcpStream>),
+    /// It owns the socket, so dropping it closes the connection.
+    Handshake(BoxFuture<'static, io::Result<TlsStream<TcpStream>>>),
     Plain(TcpStream),
     Secured(Box<TlsStream<TcpStream>>),
     Broken,
@@ -61,15 +61,15 @@ impl Accepted {
                         continue;
                     };
                     if read == 1 && first[0] == HANDSHAKE {
-                        let accept = TlsAcceptor::from(self.tls.server()).accept(stream);
-                        self.state = State::Handshake(accept);
+                        let tls = self.tls.clone();
+                        self.state = State::Handshake(Box::pin(async move { tls.accept(stream).await }));
                     } else {
                         let _ = self.peer.set(Peer::Plain);
                         self.state = State::Plain(stream);
                     }
                 }
                 State::Handshake(accept) => {
-                    let secured = ready!(Pin::new(accept).poll(cx));
+                    let secured = ready!(accept.as_mut().poll(cx));
                     self.state = State::Broken;
                     let secured = secured?;
                     let chain = secured.get_ref().1.peer_certificates();

@@ -4,6 +4,7 @@
 mod accept;
 mod error;
 mod files;
+mod handshakes;
 mod level;
 mod peer;
 mod verify;
@@ -18,15 +19,17 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use mc_types::SpiffeId;
 use parking_lot::Mutex;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls::{CipherSuite, ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio::runtime::Handle;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 pub(crate) use accept::{Accepted, HANDSHAKE};
 pub use error::TlsError;
 use files::Files;
+use handshakes::Handshakes;
 pub use level::TlsLevel;
 pub use peer::Peer;
 pub(crate) use peer::validity_left;
@@ -46,6 +49,7 @@ pub struct Tls {
     looked: Mutex<Looked>,
     failed_reloads: AtomicU64,
     tolerated: AtomicU64,
+    handshakes: Handshakes,
 }
 
 /// Last look at the files.
@@ -80,7 +84,8 @@ impl Tls {
         let (failed_reloads, tolerated) = (AtomicU64::new(0), AtomicU64::new(0));
         let (dir, current) = (dir.to_owned(), ArcSwap::from_pointee(current));
         let looked = Mutex::new(Looked { at: Instant::now(), failure: None });
-        Ok(Arc::new(Self { dir, current, level, looked, failed_reloads, tolerated }))
+        let handshakes = Handshakes::default();
+        Ok(Arc::new(Self { dir, current, level, looked, failed_reloads, tolerated, handshakes }))
     }
 
     /// Loads the certificates in the folder `named`, else in that of the variable `MC_TLS_DIR`, else in `mc-data/tls` if it has
@@ -211,6 +216,12 @@ impl Tls {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
+    /// Computes the handshakes with masters on the threads of `runtime`, which needs no drivers and has as many threads as
+    /// handshakes may take cores. Else they are computed on the threads that use the connections. Only the first call counts.
+    pub fn shake_hands_on(&self, runtime: Handle) {
+        self.handshakes.set(runtime);
+    }
+
     /// Secures a connection to a process, which must have a certificate of the kind that `server` says.
     ///
     /// # Errors
@@ -219,10 +230,22 @@ impl Tls {
         &self,
         stream: TcpStream,
         server: Server,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    ) -> io::Result<client::TlsStream<TcpStream>> {
         self.look_if_due();
         let connector = TlsConnector::from(self.current.load().client(server));
-        connector.connect(no_name(), stream).await
+        self.handshakes.run(async move { connector.connect(no_name(), stream).await }).await?
+    }
+
+    /// Secures a connection that was accepted.
+    ///
+    /// # Errors
+    /// The system's error, or one of kind `InvalidData` that says what is wrong with the peer's certificate.
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+        let config = self.server();
+        let session = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        let (stream, session) = self.handshakes.accept(stream, session).await?;
+        // The session that the acceptor begins gives way to the one whose handshake is done.
+        TlsAcceptor::from(config).accept_with(stream, |begun| *begun = session).await
     }
 
     /// Begins a connection to a store, for callers that move its bytes themselves.
@@ -243,7 +266,7 @@ impl Tls {
 
 impl Current {
     fn of(files: Files, dir: &Path) -> Result<Self, TlsError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(provider());
         let id = files.id(dir)?;
         let roots = Roots::of(&files, dir, &provider)?;
         let invalid = |source| TlsError::Pair { dir: dir.to_owned(), source };
@@ -297,6 +320,14 @@ impl Current {
     }
 }
 
+/// Returns the cryptography. AES with 128 bits comes first: it encrypts faster than with 256, and goes with SHA-256, for which
+/// processors have instructions. With SHA-384 a handshake takes a tenth longer.
+fn provider() -> CryptoProvider {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    provider
+}
+
 /// TLS has failed on a connection whose bytes its user moves.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS has failed: {0}")]
@@ -329,4 +360,4 @@ impl fmt::Debug for Tls {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,17 +13,17 @@ use crate::connection::Connection;
 use crate::network::{Listener, Network, TcpNetwork};
 use crate::tls_network::TlsNetwork;
 
-const MASTER: &str = "spiffe://here/mc/master/m";
+pub(crate) const MASTER: &str = "spiffe://here/mc/master/m";
 const STORE: &str = "spiffe://here/mc/store/s";
-const WRITER: &str = "spiffe://here/mc/tenant/a/rw/w";
+pub(crate) const WRITER: &str = "spiffe://here/mc/tenant/a/rw/w";
 
-struct Authority {
+pub(crate) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -53,20 +53,20 @@ impl Authority {
         Process { network: TlsNetwork::shared(Some(tls.clone())), tls, dir }
     }
 
-    fn process(&self, uri: &str) -> Process {
+    pub(crate) fn process(&self, uri: &str) -> Process {
         self.process_with(&[uri], 2000..4000)
     }
 }
 
 /// A process with certificates.
-struct Process {
-    network: Arc<dyn Network>,
-    tls: Arc<Tls>,
+pub(crate) struct Process {
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) tls: Arc<Tls>,
     dir: TempDir,
 }
 
 impl Process {
-    async fn listen(&self) -> Listener {
+    pub(crate) async fn listen(&self) -> Listener {
         self.network.listen("127.0.0.1:0").await.unwrap()
     }
 }
@@ -100,7 +100,7 @@ async fn met(server: &Process, client: &Process) -> (io::Result<Peer>, io::Resul
     tokio::time::timeout(Duration::from_secs(20), both).await.unwrap()
 }
 
-fn named(uri: &str) -> Peer {
+pub(crate) fn named(uri: &str) -> Peer {
     Peer::Named(uri.parse::<SpiffeId>().unwrap())
 }
 

@@ -71,8 +71,8 @@ pub use mc_transfer::{
 };
 pub use mc_types::{
     ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError,
-    ParseSpiffeError, PinAction, PutId, PutMode, Receipt, Replication, Role, SealedGrant, SegmentEpoch,
-    SegmentNumber, SpiffeId, StoreId, TenantAccess, UnknownCode,
+    ParseSpiffeError, PinAction, ProofKey, PutId, PutMode, Receipt, Replication, Role, SealedGrant,
+    SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

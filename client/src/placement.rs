@@ -44,7 +44,7 @@ pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>, offered: Insta
         let endpoints = grant.endpoints.into_iter().map(endpoint).collect();
         let store = StoreId::from_bytes(&grant.store_id)?;
         let epoch = SegmentEpoch::from_bytes(&grant.epoch)?;
-        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant, offered })
+        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant.into(), offered })
     };
     grants.into_iter().map(read).collect()
 }

@@ -56,7 +56,7 @@ pub fn receipts(
     let receipt = |replica: &v1::Replica| {
         let key = key(StoreId::from_bytes(&replica.store_id)?)?;
         let granted = grants.get(usize::try_from(replica.grant).ok()?)?;
-        let Grant { cluster, store, epoch, ranges, .. } = Grant::open(&granted.grant, &key).ok()?;
+        let (Grant { cluster, store, epoch, ranges, .. }, _) = Grant::open(&granted.grant, &key).ok()?;
         let range = ranges.get(usize::try_from(replica.range).ok()?)?;
         Some(key.receipts().receipt(cluster, store, epoch, range).to_bytes())
     };
@@ -140,7 +140,7 @@ impl ByHand {
             epoch: SegmentEpoch::from_bytes(&granted.epoch).unwrap(),
             endpoints: granted.endpoints.iter().map(endpoint).collect(),
         };
-        Granted { put_id, place, peer, grant: granted.grant.clone() }
+        Granted { put_id, place, peer, grant: granted.grant.clone().into() }
     }
 
     /// Gives a put up.

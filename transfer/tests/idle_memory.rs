@@ -44,8 +44,8 @@ async fn an_idle_connection_keeps_no_buffers_of_its_largest_request() {
     // The largest request: as many ranges as a grant can have, as many operations as a request can, of no bytes each.
     let sealed = grant(Access::Read, (0..4096).map(|nth| range(nth * 64, 64, 1 << 40)).collect()).seal(&KEY);
     let mut request = [&1u64.to_be_bytes()[..], &[1, 0], &OPS.to_be_bytes()].concat();
-    request.extend_from_slice(&(sealed.len() as u32).to_be_bytes());
-    request.extend_from_slice(&sealed);
+    request.extend_from_slice(&(sealed.bytes.len() as u32).to_be_bytes());
+    request.extend_from_slice(&sealed.bytes);
     (0..u32::from(OPS)).for_each(|nth| request.extend([&nth.to_be_bytes()[..], &[0; 16]].concat()));
     let reply_len = 8 + 3 + usize::from(OPS) * 6;
 

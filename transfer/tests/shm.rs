@@ -214,7 +214,7 @@ async fn a_client_of_an_earlier_version_gets_no_stamps() {
     stream.write_all(&hello_of_version_3(&host)).await.unwrap();
     let mut reply = [0; 13];
     stream.read_exact(&mut reply).await.unwrap();
-    assert_eq!(&reply, b"mcTX\0\x01\0\x06\0\x03\0\0\0");
+    assert_eq!(&reply, b"mcTX\0\x01\0\x07\0\x03\0\0\0");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let receive = || {

@@ -122,6 +122,8 @@ async fn grants_are_checked_as_over_a_connection() {
         epoch: host.peer.epoch,
         access: Access::Write,
         expires: ClusterTime(0).after(LIFETIME),
+        tenant: String::new(),
+        needs_proof: false,
         ranges: vec![GrantedRange { segment: host.number, offset: 0, len: 20_000, index: 6 }],
     };
     let range = |range: GrantedRange| Grant { ranges: vec![range], ..good.clone() };

@@ -243,7 +243,7 @@ async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
     let grant = host.grant(Access::Write, &[(0, LEN, 5)]);
     one.hold_up_after(HELLO_LEN + 1);
     // The first request and the first byte of the next one.
-    two.hold_up_after(HELLO_LEN + 16 + grant.len() as u64 + 36 + 1);
+    two.hold_up_after(HELLO_LEN + 16 + grant.bytes.len() as u64 + 36 + 1);
     let ops = [WriteOp { range: 0, offset: 0, from: vec![(&value).into()] }];
     let write = transport.write(&peer, &grant, &ops, Seal::Yes, soon());
     let others = async {

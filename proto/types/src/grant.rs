@@ -1,13 +1,20 @@
+//! Grants, and their two formats: see [`Grant`].
+
+mod ranges;
+
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
+use crate::{ClusterId, ClusterTime, ProofKey, SegmentEpoch, SegmentNumber, StoreId};
 
-/// Version of the grant's encoding, the first byte of a sealed grant.
-const GRANT_FORMAT: u8 = 1;
+/// Format without a tenant and without proofs. The format is the first byte of a sealed grant.
+const OLDER: u8 = 1;
 const MAC_LEN: usize = 16;
+/// Bits of a grant's flags.
+const WRITE: u8 = 1;
+const NEEDS_PROOF: u8 = 2;
 
 /// Permission of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +43,9 @@ pub struct GrantedRange {
 
 /// Short-lived permission to read or write ranges of one store's memory; one grant covers a batch.
 ///
-/// Until connections are encrypted grants stop mistakes (a late writer, a restarted store), not attackers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One that needs proofs works for its holder alone, who has its [`ProofKey`]. Others stop mistakes (a late writer, a restarted
+/// store), not attackers.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Cluster that issued the grant.
     pub cluster: ClusterId,
@@ -49,6 +57,10 @@ pub struct Grant {
     pub access: Access,
     /// Cluster time at which the permission ends.
     pub expires: ClusterTime,
+    /// Tenant that it was given to; empty for the default one.
+    pub tenant: String,
+    /// Whether each request with it needs a proof that the sender holds its key.
+    pub needs_proof: bool,
     /// Ranges that the grant covers; a request names a range by its place in this list.
     pub ranges: Vec<GrantedRange>,
 }
@@ -71,15 +83,28 @@ impl fmt::Debug for GrantKey {
     }
 }
 
-/// A grant as it travels: format byte, encoded body, MAC. The client that carries it need not understand it.
-pub type SealedGrant = Bytes;
+/// A grant as its holder has it. The client that carries it need not understand it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealedGrant {
+    /// Format byte, encoded body, MAC.
+    pub bytes: Bytes,
+    /// Key of the proofs, if the grant needs any. It goes from a master to the holder, over TLS, and to nobody else.
+    pub proof_key: Option<ProofKey>,
+}
+
+/// A grant that needs no proofs, or whose key is not known.
+impl From<Bytes> for SealedGrant {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, proof_key: None }
+    }
+}
 
 /// Why a sealed grant was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
     /// The encoding is newer than this build, or not a grant at all.
-    #[error("grant has format {0}, this build reads format {GRANT_FORMAT}: upgrade the older side")]
+    #[error("grant has format {0}, this build reads formats {OLDER} to {newest}: upgrade the older side", newest = Grant::FORMAT)]
     Format(u8),
     /// Too short, not decodable, or followed by other bytes.
     #[error("grant cannot be decoded: it is truncated or corrupt")]
@@ -89,44 +114,95 @@ pub enum GrantError {
     Mac,
 }
 
+/// A grant of the older format.
+#[derive(Serialize, Deserialize)]
+struct OlderGrant<R> {
+    cluster: ClusterId,
+    store: StoreId,
+    epoch: SegmentEpoch,
+    access: Access,
+    expires: ClusterTime,
+    ranges: R,
+}
+
 impl Grant {
+    /// Newest format that this build reads, with a tenant and proofs.
+    pub const FORMAT: u8 = 2;
+
     /// Encodes the grant and seals it with `key`.
     #[must_use]
     pub fn seal(&self, key: &GrantKey) -> SealedGrant {
-        let mut out = vec![GRANT_FORMAT];
-        out = postcard::to_extend(self, out).expect("a grant of plain integers always encodes");
-        let mac = blake3::keyed_hash(&key.0, &out);
-        out.extend_from_slice(&mac.as_bytes()[..MAC_LEN]);
-        out.into()
+        let mut out =
+            Vec::with_capacity(64 + self.tenant.len() + ranges::USUAL_LEN * self.ranges.len() + MAC_LEN);
+        let access = if self.access == Access::Write { WRITE } else { 0 };
+        let proof = if self.needs_proof { NEEDS_PROOF } else { 0 };
+        out.extend_from_slice(&[Self::FORMAT, access | proof]);
+        out.extend_from_slice(&self.cluster.to_bytes());
+        out.extend_from_slice(&self.store.to_bytes());
+        out.extend_from_slice(&self.epoch.to_bytes());
+        ranges::put(&mut out, self.expires.0);
+        ranges::put(&mut out, self.tenant.len() as u64);
+        out.extend_from_slice(self.tenant.as_bytes());
+        ranges::put_all(&mut out, &self.ranges);
+        let (mac, proof_key) = authenticate(key, &out);
+        out.extend_from_slice(&mac);
+        SealedGrant { bytes: out.into(), proof_key: self.needs_proof.then_some(proof_key) }
     }
 
-    /// Checks the MAC, then decodes. The caller still checks cluster, store, epoch, expiry and ranges.
+    /// Seals the grant for a store or client that reads the older format alone: without its tenant, and without need of
+    /// proofs.
+    #[must_use]
+    pub fn seal_older(&self, key: &GrantKey) -> SealedGrant {
+        let Self { cluster, store, epoch, access, expires, ref ranges, .. } = *self;
+        let body = OlderGrant { cluster, store, epoch, access, expires, ranges: ranges.as_slice() };
+        let mut out = vec![OLDER];
+        out = postcard::to_extend(&body, out).expect("a grant of plain integers always encodes");
+        let (mac, _) = authenticate(key, &out);
+        out.extend_from_slice(&mac);
+        SealedGrant { bytes: out.into(), proof_key: None }
+    }
+
+    /// Checks the MAC, then decodes; also returns the key of the grant's proofs. The caller still checks the proof, if one is due,
+    /// and cluster, store, epoch, expiry and ranges.
     ///
     /// # Errors
     /// [`GrantError`] when the bytes are not a grant sealed with `key`.
-    pub fn open(sealed: &[u8], key: &GrantKey) -> Result<Self, GrantError> {
+    pub fn open(sealed: &[u8], key: &GrantKey) -> Result<(Self, ProofKey), GrantError> {
         let (body, mac) = split(sealed)?;
-        let expected = blake3::keyed_hash(&key.0, body);
+        let (expected, proof_key) = authenticate(key, body);
         // The time of an early exit would tell how many bytes of a guess are right.
-        if !constant_time_eq::constant_time_eq(&expected.as_bytes()[..MAC_LEN], mac) {
+        if !constant_time_eq::constant_time_eq(&expected, mac) {
             return Err(GrantError::Mac);
         }
-        decode(body)
+        Ok((decode(body)?, proof_key))
     }
 
     /// Decodes a grant whose key is not known. Only for the client that a master gave it to: its contents are unchecked.
     ///
     /// # Errors
-    /// [`GrantError`] when the bytes are not a grant of this format.
+    /// [`GrantError`] when the bytes are not a grant of a format that this build reads.
     pub fn peek(sealed: &[u8]) -> Result<Self, GrantError> {
         decode(split(sealed)?.0)
     }
 }
 
+/// Computes the MAC of a grant and the key of its proofs, over format and body.
+///
+/// Both are parts of one output of the keyed hash, a pseudorandom function: so the MAC, which everybody sees who sees the grant,
+/// tells nothing about the key.
+fn authenticate(key: &GrantKey, body: &[u8]) -> ([u8; MAC_LEN], ProofKey) {
+    let mut output = [0; 64];
+    blake3::Hasher::new_keyed(&key.0).update(body).finalize_xof().fill(&mut output);
+    let (mut mac, mut proof_key) = ([0; MAC_LEN], [0; 32]);
+    mac.copy_from_slice(&output[..MAC_LEN]);
+    proof_key.copy_from_slice(&output[32..]);
+    (mac, ProofKey(proof_key))
+}
+
 /// Splits a sealed grant into format and body, and MAC.
 fn split(sealed: &[u8]) -> Result<(&[u8], &[u8]), GrantError> {
     let format = *sealed.first().ok_or(GrantError::Malformed)?;
-    if format != GRANT_FORMAT {
+    if ![OLDER, Grant::FORMAT].contains(&format) {
         return Err(GrantError::Format(format));
     }
     let at = sealed.len().checked_sub(MAC_LEN).filter(|at| *at > 1).ok_or(GrantError::Malformed)?;
@@ -134,53 +210,39 @@ fn split(sealed: &[u8]) -> Result<(&[u8], &[u8]), GrantError> {
 }
 
 fn decode(body: &[u8]) -> Result<Grant, GrantError> {
-    match postcard::take_from_bytes(&body[1..]) {
-        Ok((grant, [])) => Ok(grant),
-        _ => Err(GrantError::Malformed),
+    let decoded = if body[0] == OLDER { decode_older(&body[1..]) } else { decode_newer(&body[1..]) };
+    decoded.ok_or(GrantError::Malformed)
+}
+
+fn decode_older(body: &[u8]) -> Option<Grant> {
+    let (grant, rest): (OlderGrant<Vec<GrantedRange>>, _) = postcard::take_from_bytes(body).ok()?;
+    let OlderGrant { cluster, store, epoch, access, expires, ranges } = grant;
+    let (tenant, needs_proof) = (String::new(), false);
+    rest.is_empty().then_some(Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges })
+}
+
+fn decode_newer(body: &[u8]) -> Option<Grant> {
+    let (&[flags], body) = body.split_first_chunk()?;
+    let (cluster, body) = body.split_first_chunk()?;
+    let (store, body) = body.split_first_chunk()?;
+    let (epoch, mut body) = body.split_first_chunk()?;
+    if flags & !(WRITE | NEEDS_PROOF) != 0 {
+        return None;
     }
+    let expires = ClusterTime(ranges::take(&mut body)?);
+    let tenant = usize::try_from(ranges::take(&mut body)?).ok()?;
+    let (tenant, body) = body.split_at_checked(tenant)?;
+    Some(Grant {
+        cluster: ClusterId(u128::from_be_bytes(*cluster)),
+        store: StoreId(u64::from_be_bytes(*store)),
+        epoch: SegmentEpoch(u64::from_be_bytes(*epoch)),
+        access: if flags & WRITE == 0 { Access::Read } else { Access::Write },
+        expires,
+        tenant: str::from_utf8(tenant).ok()?.to_owned(),
+        needs_proof: flags & NEEDS_PROOF != 0,
+        ranges: ranges::take_all(body)?,
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn grant() -> Grant {
-        Grant {
-            cluster: ClusterId(1),
-            store: StoreId(2),
-            epoch: SegmentEpoch(3),
-            access: Access::Write,
-            expires: ClusterTime(4),
-            ranges: vec![GrantedRange { segment: 0, offset: 64, len: 128, index: 9 }],
-        }
-    }
-
-    #[test]
-    fn a_sealed_grant_opens_with_its_key_only() {
-        let key = GrantKey([7; 32]);
-        let sealed = grant().seal(&key);
-        assert_eq!(Grant::open(&sealed, &key), Ok(grant()));
-        assert_eq!(Grant::open(&sealed, &GrantKey([8; 32])), Err(GrantError::Mac));
-        assert_eq!(Grant::peek(&sealed), Ok(grant()), "its holder can read it");
-    }
-
-    #[test]
-    fn every_flipped_byte_and_every_cut_is_refused() {
-        let key = GrantKey([7; 32]);
-        let sealed = grant().seal(&key);
-        for at in 0..sealed.len() {
-            let mut bad = sealed.to_vec();
-            bad[at] ^= 1;
-            assert!(Grant::open(&bad, &key).is_err(), "flip at {at}");
-            assert!(Grant::open(&sealed[..at], &key).is_err(), "cut at {at}");
-        }
-    }
-
-    /// The encoding must not change: masters and stores of different builds exchange it.
-    #[test]
-    fn the_encoding_is_stable() {
-        let sealed = grant().seal(&GrantKey([7; 32]));
-        assert_eq!(&sealed[..13], &[1, 1, 2, 3, 1, 4, 1, 0, 64, 128, 1, 9, sealed[12]]);
-        assert_eq!(sealed.len(), 12 + MAC_LEN);
-    }
-}
+mod tests;

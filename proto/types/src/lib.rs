@@ -1,7 +1,7 @@
 //! Values that the processes of mc exchange, and values computed from them. No I/O, no runtime.
 //!
-//! - Ids ([`NodeId`], [`StoreId`], ...), [`Grant`], the short-lived permission to touch ranges of a store's memory, and
-//!   [`Receipt`], a store's proof that a range was written.
+//! - Ids ([`NodeId`], [`StoreId`], ...), [`Grant`], the short-lived permission to touch ranges of a store's memory;
+//!   [`Proof`], a client's proof that it is the holder of one; and [`Receipt`], a store's proof that a range was written.
 //! - [`Code`]: the result of an operation on one item.
 //! - [`PutMode`], [`Replication`], [`PinAction`]: options of a put.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
@@ -16,6 +16,7 @@ mod grant;
 mod ids;
 mod limits;
 mod metric;
+mod proof;
 mod put;
 mod ratio;
 mod receipt;
@@ -32,6 +33,7 @@ pub use limits::{
     MAX_KEY_LEN, MAX_NAMED_STORES, MAX_SEGMENTS, MAX_TENANT_LEN,
 };
 pub use metric::{Metric, MetricKind};
+pub use proof::{Nonce, Proof, ProofKey};
 pub use put::{PinAction, PutMode, Replication, SOFT_PIN, SOFT_PIN_MAX};
 pub use ratio::{ParseRatioError, Ratio};
 pub use receipt::{Receipt, ReceiptKey};

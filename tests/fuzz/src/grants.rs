@@ -9,8 +9,9 @@ const MAC_LEN: usize = 16;
 pub(crate) fn grant(data: &[u8]) -> bool {
     let mac = blake3::keyed_hash(&KEY.0, data);
     let sealed = [data, &mac.as_bytes()[..MAC_LEN]].concat();
-    let Ok(grant) = Grant::open(&sealed, &KEY) else { return false };
-    assert_eq!(Grant::open(&grant.seal(&KEY), &KEY).as_ref(), Ok(&grant), "what was opened seals to itself");
+    let Ok((grant, _)) = Grant::open(&sealed, &KEY) else { return false };
+    let again = Grant::open(&grant.seal(&KEY).bytes, &KEY).map(|(again, _)| again);
+    assert_eq!(again.as_ref(), Ok(&grant), "what was opened seals to itself");
     true
 }
 
@@ -22,14 +23,15 @@ pub(crate) fn grants() -> Vec<Vec<u8>> {
         epoch: SegmentEpoch(3),
         access,
         expires: ClusterTime(99),
+        tenant: "team".to_owned(),
+        needs_proof: true,
         ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }; ranges],
     };
     [grant(Access::Read, 5), grant(Access::Write, 1)]
-        .map(|grant| {
-            let sealed = grant.seal(&KEY);
-            sealed[..sealed.len() - MAC_LEN].to_vec()
-        })
-        .into()
+        .iter()
+        .flat_map(|grant| [grant.seal(&KEY), grant.seal_older(&KEY)])
+        .map(|sealed| sealed.bytes[..sealed.bytes.len() - MAC_LEN].to_vec())
+        .collect()
 }
 
 /// Receipts of the first of two replicas, and of both.
@@ -56,6 +58,8 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         request(2, 4, 1, 32),
         request(2, 5, 2, 36),
         request(2, 6, 1, 36),
+        // With a proof behind the operation.
+        request(1, 0x80, 1, 36),
         b"\x03\x05\0\x02no".to_vec(),
         [&[4u8][..], &9u64.to_be_bytes()].concat(),
         [&[5u8][..], &[7; 34]].concat(),

@@ -50,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "peers", read: messages::peer, valid: messages::peers },
     Target { name: "frames", read: mc_transfer::fuzz::frames, valid: grants::frames },
     Target { name: "grant", read: grants::grant, valid: grants::grants },
+    Target { name: "proofs", read: mc_transfer::fuzz::proofs, valid: mc_transfer::fuzz::valid_proofs },
     Target { name: "receipts", read: mc_master::fuzz::receipts, valid: grants::receipts },
     // What people write.
     Target { name: "text", read: config::text, valid: config::texts },

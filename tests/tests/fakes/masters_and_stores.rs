@@ -58,7 +58,7 @@ impl Pool {
                 epoch: SegmentEpoch::from_bytes(&grant.epoch).unwrap(),
                 endpoints: grant.endpoints.iter().map(endpoint).collect(),
             };
-            let sealed = grant.grant.clone();
+            let sealed = grant.grant.clone().into();
             Place { peer, grant: sealed, range: replica.range, replica: replica.clone() }
         };
         replicas.iter().map(place).collect()

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_client::{
-    Checksum, Peer, ReadBuffer, ReadOp, Seal, SealedGrant, TransferError, Transport, WriteBuffer, WriteOp,
-    Written,
+    Bytes, Checksum, Peer, ReadBuffer, ReadOp, Seal, SealedGrant, TransferError, Transport, WriteBuffer,
+    WriteOp, Written,
 };
 use mc_net::Network;
 use mc_types::{ClusterId, Receipt, SegmentEpoch, StoreId};
@@ -95,9 +95,9 @@ async fn exchange(
     head.extend(peer.cluster.to_bytes());
     head.extend(peer.store.to_bytes());
     head.extend(peer.epoch.to_bytes());
-    head.extend((grant.len() as u32).to_be_bytes());
+    head.extend((grant.bytes.len() as u32).to_be_bytes());
     head.extend((places.len() as u32).to_be_bytes());
-    head.extend(&grant[..]);
+    head.extend(&grant.bytes);
     for place in places {
         head.extend(place.range.to_be_bytes());
         head.extend(place.offset.to_be_bytes());
@@ -210,7 +210,7 @@ pub(crate) async fn serve(
     let (grant_len, ops) = (stream.read_u32().await?, stream.read_u32().await?);
     let mut grant = vec![0; grant_len as usize];
     stream.read_exact(&mut grant).await?;
-    let grant = SealedGrant::from(grant);
+    let grant = SealedGrant::from(Bytes::from(grant));
     let mut places = Vec::new();
     for _ in 0..ops {
         let (range, offset) = (stream.read_u32().await?, stream.read_u64().await?);

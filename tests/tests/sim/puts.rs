@@ -118,7 +118,9 @@ impl Client {
             else {
                 continue;
             };
-            let Ok(Grant { cluster, store, epoch, .. }) = Grant::open(&granted.grant, &key) else { continue };
+            let Ok((Grant { cluster, store, epoch, .. }, _)) = Grant::open(&granted.grant, &key) else {
+                continue;
+            };
             let endpoint = |it: &v1::Endpoint| PeerEndpoint {
                 transport: it.transport.clone(),
                 address: it.address.clone(),
@@ -129,7 +131,7 @@ impl Client {
             let op = WriteOp { range: replica.range, offset: 0, from: vec![WriteBuffer::from(&b"1"[..])] };
             let carrier = Carrier(self.net.of(self.host));
             let soon = Instant::now() + AGAIN * 10;
-            let sealed = carrier.write(&peer, &granted.grant, &[op], Seal::Yes, soon).await;
+            let sealed = carrier.write(&peer, &granted.grant.clone().into(), &[op], Seal::Yes, soon).await;
             assert!(sealed[0].is_err(), "store {store} has sealed a range that was not written");
         }
     }

@@ -6,7 +6,9 @@
 //! ```text
 //! hello        magic[4] min_version:u16 max_version:u16 cluster:u128 store:u64 epoch:u64
 //! hello reply  magic[4] min_version:u16 max_version:u16 chosen:u16 verdict       (chosen 0: refused)
+//!              then, since version 7 and unless that refuses, nonce[16]
 //! request      id:u64 access:u8 kind:u8 ops:u16 grant_len:u32 grant[grant_len] { range:u32 offset:u64 len:u64 }[ops]
+//!              then, if the highest bit of the kind is set, proof[16]
 //!              then, for a write, the bytes of each operation in order
 //! reply        id:u64 verdict; unless that refuses, in order for each operation:
 //!                read:  verdict; unless that refuses, the bytes, then a verdict on whether those bytes are good
@@ -56,6 +58,10 @@
 //! kind 3, of which the length, the key and the address count: the store writes so many bytes there, 4 KiB at most, which mean
 //! nothing, and ends as after a read of kind 3.
 //!
+//! Since version 7 a request can prove that its sender holds the key of its grant. It sets the highest bit of its kind, and
+//! the proof (see [`mc_types::ProofKey::prove`]) covers the nonce of the connection, the first 16 bytes of the request and its operations as they travel.
+//! A grant that needs proofs is refused without one, whatever the version.
+//!
 //! A connection may begin with a TLS handshake, by the type of its first record. Then all of this goes inside of TLS.
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
@@ -71,7 +77,7 @@ pub(crate) use self::request::{
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 6);
+pub(crate) const VERSIONS: (u16, u16) = (1, 7);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
@@ -82,6 +88,8 @@ pub(crate) const SHARING_SINCE: u16 = 4;
 pub(crate) const PROGRESS_SINCE: u16 = 5;
 /// First version with requests that try a pair.
 pub(crate) const PROBE_SINCE: u16 = 6;
+/// First version with a nonce of the connection, and proofs.
+pub(crate) const NONCE_SINCE: u16 = 7;
 /// Maximum bytes of a request that tries a pair: as many as the largest packet has, because some networks lose large packets only.
 pub(crate) const PROBE_LEN: u64 = 4 << 10;
 /// A report that the network card of the store completes requests.

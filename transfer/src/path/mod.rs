@@ -107,7 +107,7 @@ pub(crate) trait PreparedTurn: Send {
         self: Box<Self>,
         link: &'a mut Link,
         beside: &'a mut Beside,
-        grant: &'a [u8],
+        grant: &'a SealedGrant,
         bytes: TurnBytes<'a, 'b>,
         done: &'a mut Vec<Outcome>,
     ) -> BoxFuture<'a, Result<Carried, Failure>>

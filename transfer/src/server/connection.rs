@@ -1,8 +1,10 @@
 use std::time::{Duration, Instant};
 
+use mc_types::{Grant, Nonce, ProofKey};
+
 use super::{Counters, DataServer, Timeouts};
-use crate::control::server::{Closed, Exchange, Refusal, Socket, check};
-use crate::control::wire::{HELLO_LEN, Hello, HelloReply, REQUEST_LEN, Request};
+use crate::control::server::{Closed, Exchange, Proofs, Refusal, Socket, check};
+use crate::control::wire::{HELLO_LEN, Hello, HelloReply, NONCE_SINCE, REQUEST_LEN, Request};
 use crate::path::server::ConnectionPaths;
 
 /// Time without a request after which a connection frees its buffers, and is closed when others need its place.
@@ -16,14 +18,16 @@ pub(super) struct Connection<'a> {
     server: &'a DataServer,
     exchange: Exchange<'a>,
     paths: ConnectionPaths<'a>,
-    /// Grant and operations of the current request.
+    proofs: Proofs,
+    /// Grant, operations and proof of the current request.
     body: Vec<u8>,
 }
 
 impl<'a> Connection<'a> {
     pub(super) fn new(server: &'a DataServer, socket: Socket) -> Self {
         let exchange = Exchange::new(&server.served, socket);
-        Self { server, exchange, paths: server.paths.of_connection(), body: Vec::new() }
+        let (paths, proofs) = (server.paths.of_connection(), Proofs::with(Nonce::random()));
+        Self { server, exchange, paths, proofs, body: Vec::new() }
     }
 
     /// Serves requests until the connection ends, and returns why it did.
@@ -77,7 +81,7 @@ impl<'a> Connection<'a> {
             }
             let begun = Instant::now();
             let request = Request::decode(&header)?;
-            self.answer(request).await?;
+            self.answer(&header, request).await?;
             self.server
                 .served
                 .request_seconds
@@ -95,22 +99,28 @@ impl<'a> Connection<'a> {
         match admitted.and_then(|()| check::check_hello(served.identity, served.authority.times(), &hello)) {
             Ok(version) => {
                 self.exchange.version = version;
-                self.exchange.socket.send(&HelloReply::encode(version, Ok(())), false).await
+                let mut reply = HelloReply::encode(version, Ok(()));
+                if version >= NONCE_SINCE {
+                    reply.extend_from_slice(&self.proofs.nonce.0);
+                }
+                self.exchange.socket.send(&reply, false).await
             }
             Err(refusal) => Err(self.refuse_hello(&refusal).await),
         }
     }
 
-    async fn answer(&mut self, request: Request) -> Result<(), Closed> {
+    async fn answer(&mut self, header: &[u8; REQUEST_LEN], request: Request) -> Result<(), Closed> {
         let mut body = std::mem::take(&mut self.body);
         body.resize(request.body_len(), 0);
         self.exchange.socket.read_exact(&mut body).await?;
-        let (grant, ops) = body.split_at(request.grant_len as usize);
+        let (grant, ops, proof) = request.split_body(&body);
         // Checked before anything is answered.
         let payload = request.kind.check_ops(ops)?;
         self.exchange.patience = None;
         self.exchange.out.extend_from_slice(&request.id.to_be_bytes());
-        match self.server.served.open_grant(grant, request.kind.access()) {
+        let prove =
+            |grant: &Grant, key: &ProofKey| self.proofs.check(grant, key, header, (&request, ops, proof));
+        match self.server.served.open_grant(grant, request.kind.access(), prove) {
             Ok(grant) => self.paths.serve(&mut self.exchange, request, &grant, ops).await?,
             Err(refusal) => {
                 self.exchange.verdict(Err(refusal));

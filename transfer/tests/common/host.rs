@@ -81,21 +81,31 @@ impl Host {
     }
 
     pub(crate) fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        self.unsealed(access, ranges).seal(&KEY)
+    }
+
+    /// A grant that works for its holder alone.
+    pub(crate) fn held(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        Grant { needs_proof: true, ..self.unsealed(access, ranges) }.seal(&KEY)
+    }
+
+    fn unsealed(&self, access: Access, ranges: &[(u64, usize, u64)]) -> Grant {
         let range = |(offset, len, index): &(u64, usize, u64)| GrantedRange {
             segment: self.number,
             offset: *offset,
             len: *len as u64,
             index: *index,
         };
-        let grant = Grant {
+        Grant {
             cluster: CLUSTER,
             store: self.store,
             epoch: self.peer.epoch,
             access,
             expires: ClusterTime(0).after(LIFETIME),
+            tenant: String::new(),
+            needs_proof: false,
             ranges: ranges.iter().map(range).collect(),
-        };
-        grant.seal(&KEY)
+        }
     }
 
     pub(crate) async fn write(&self, offset: u64, bytes: &[u8], index: u64) {

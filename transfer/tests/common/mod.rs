@@ -163,6 +163,8 @@ pub(crate) fn grant(access: Access, ranges: Vec<GrantedRange>) -> Grant {
         epoch: EPOCH,
         access,
         expires: ClusterTime(0).after(LIFETIME),
+        tenant: String::new(),
+        needs_proof: false,
         ranges,
     }
 }

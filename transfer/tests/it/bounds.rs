@@ -17,8 +17,8 @@ async fn the_deadline_is_kept_against_a_store_that_never_answers() {
     let store = Store::start(1 << 20).await;
     let relay = Relay::to(&store.address).await;
     let (transport, peer, bytes) = (TcpTransport::default(), peer_at(&relay.address), vec![1; 1 << 20]);
-    // It answers the hello and nothing else: what it says stops after 13 bytes.
-    relay.hold_down_after(13);
+    // It answers the hello and nothing else: what it says stops after 29 bytes.
+    relay.hold_down_after(29);
     let started = Instant::now();
     let deadline = started + Duration::from_millis(100);
     let ops = [WriteOp { range: 0, offset: 0, from: vec![(&bytes).into()] }];
@@ -104,7 +104,7 @@ async fn a_store_that_stalls_fails_the_call_that_it_stalls_and_all_that_queue_fo
     let (transport, peer) = (TcpTransport::new(options), peer_at(&relay.address));
     let granted = sealed(Access::Read, 0, 1 << 20, 1);
     // The hello is answered and nothing else is.
-    relay.hold_down_after(13);
+    relay.hold_down_after(29);
     let calls = (0..16).map(|_| read(&transport, &peer, &granted, 100_000));
     let answers = timeout(Duration::from_secs(15), futures::future::join_all(calls)).await;
     for answer in answers.expect("none waits for its deadline of 20 s") {

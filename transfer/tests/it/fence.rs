@@ -130,7 +130,7 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
         let transport = TcpTransport::default();
         let ranges = (0..3).map(|nth| range(place(nth), EACH as u64, 5)).collect();
         let granted = grant(Access::Write, ranges).seal(&KEY);
-        let (hello, request) = (40, 16 + granted.len() + 3 * 20);
+        let (hello, request) = (40, 16 + granted.bytes.len() + 3 * 20);
         relay.hold_up_after((hello + request + passed) as u64);
         let values = [1, 2, 3].map(|seed| pattern(EACH, seed));
         let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };

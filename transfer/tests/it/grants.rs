@@ -7,7 +7,7 @@ use mc_transfer::{
     Peer, PeerEndpoint, ReadBuffer, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteBuffer,
     WriteOp,
 };
-use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SealedGrant, SegmentEpoch, StoreId};
 
 use crate::common::{
     EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write,
@@ -25,10 +25,10 @@ async fn a_grant_that_does_not_fit_is_refused_and_changes_nothing() {
     let (transport, peer, bytes) = (TcpTransport::default(), store.peer(), pattern(LEN as usize, 1));
     let good = grant(Access::Write, one_range());
     let flipped = |at: usize| {
-        let mut sealed = good.seal(&KEY).to_vec();
+        let mut sealed = good.seal(&KEY).bytes.to_vec();
         let at = at % sealed.len();
         sealed[at] ^= 0x20;
-        Bytes::from(sealed)
+        SealedGrant::from(Bytes::from(sealed))
     };
     let cases = [
         ("permits to read", grant(Access::Read, one_range()).seal(&KEY)),
@@ -44,8 +44,8 @@ async fn a_grant_that_does_not_fit_is_refused_and_changes_nothing() {
         ("format", flipped(0)),
         ("wrong key", flipped(8)),
         ("wrong key", flipped(usize::MAX)),
-        ("cannot be decoded", Bytes::new()),
-        ("longer than", Bytes::from(vec![1; 1 << 20])),
+        ("cannot be decoded", SealedGrant::default()),
+        ("longer than", SealedGrant::from(Bytes::from(vec![1; 1 << 20]))),
     ];
     for (expected, sealed) in &cases {
         let reason = refusal(write(&transport, &peer, sealed, &bytes).await);

@@ -9,6 +9,7 @@ mod fence;
 mod fence_room;
 mod grants;
 mod hostile;
+mod proofs;
 mod raw;
 mod sharing;
 mod tls;

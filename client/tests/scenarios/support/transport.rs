@@ -44,7 +44,7 @@ impl FakeTransport {
     }
 
     fn offset(&self, grant: &SealedGrant, range: u32) -> u64 {
-        let number = u64::from_be_bytes(grant[..].try_into().unwrap());
+        let number = u64::from_be_bytes(grant.bytes[..].try_into().unwrap());
         self.0.lock().grants[usize::try_from(number).unwrap()][range as usize]
     }
 }

@@ -91,11 +91,11 @@ impl<'a> Grants<'a> {
         let Self { cluster, access, expires, stores, .. } = self;
         stores
             .into_iter()
-            .map(|PerStore { store, epoch, key, endpoints, ranges }| StoreGrant {
-                store,
-                epoch,
-                grant: Grant { cluster, store, epoch, access, expires, ranges }.seal(&key),
-                endpoints: endpoints.to_vec(),
+            .map(|PerStore { store, epoch, key, endpoints, ranges }| {
+                let (tenant, needs_proof) = (String::new(), false);
+                let grant = Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges };
+                let (grant, endpoints) = (grant.seal_older(&key).bytes, endpoints.to_vec());
+                StoreGrant { store, epoch, grant, endpoints }
             })
             .collect()
     }

@@ -148,7 +148,7 @@ impl Caller {
             Ok(reply) => {
                 let v1::BatchPutStartReply { results, grants, .. } = reply.into_inner();
                 if let Some(granted) = grants.first() {
-                    let Grant { cluster, store, epoch, ranges, .. } =
+                    let (Grant { cluster, store, epoch, ranges, .. }, _) =
                         Grant::open(&granted.grant, &GRANT_KEY).unwrap();
                     let receipt = GRANT_KEY.receipts().receipt(cluster, store, epoch, &ranges[0]);
                     self.receipts.insert(put, Bytes::copy_from_slice(&receipt.to_bytes()));

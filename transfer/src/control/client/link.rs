@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::DataStream;
-use mc_types::Receipt;
+use mc_types::{Nonce, Receipt, SealedGrant};
 use smallvec::SmallVec;
 use tokio::io::Interest;
 
@@ -17,7 +17,8 @@ use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::control::socket_options;
 use crate::control::wire::{
-    self, HELLO_REPLY_LEN, Hello, HelloReply, Request, RequestKind, VERDICT_LEN, VerdictHeader, WireError,
+    self, HELLO_REPLY_LEN, Hello, HelloReply, NONCE_SINCE, Request, RequestKind, VERDICT_LEN, VerdictHeader,
+    WireError,
 };
 use crate::transport::Written;
 
@@ -83,6 +84,8 @@ pub(crate) struct Link {
     pub(crate) hello: Hello,
     /// Protocol version that both ends speak.
     version: u16,
+    /// Nonce of the connection, for proofs; `None` with a store of an earlier version.
+    pub(crate) nonce: Option<Nonce>,
     next_id: u64,
     /// Buffer for requests, reused.
     out: Vec<u8>,
@@ -181,6 +184,7 @@ impl Link {
             receiver: Receiver { stream, progress, since_turn: 0, input },
             hello,
             version: 0,
+            nonce: None,
             next_id: 1,
             out: Vec::new(),
             sums: options.sums,
@@ -202,6 +206,11 @@ impl Link {
         let (ours, theirs) = (self.hello.versions, reply.versions);
         let agreed = (ours.0..=ours.1).contains(&reply.chosen);
         self.version = reply.chosen;
+        if verdict.is_ok() && agreed && self.version >= NONCE_SINCE {
+            let mut nonce = Nonce([0; Nonce::LEN]);
+            self.receiver.read_exact(&mut nonce.0).await?;
+            self.nonce = Some(nonce);
+        }
         Ok(verdict.and_then(|_| {
             agreed.then_some(()).ok_or_else(|| {
                 let reason = format!(
@@ -233,7 +242,7 @@ impl Link {
     pub(crate) async fn ask<B>(
         &mut self,
         kind: RequestKind,
-        grant: &[u8],
+        grant: &SealedGrant,
         pieces: &[Piece<B>],
     ) -> Result<Result<(), Refused>, Broken> {
         let id = self.request(kind, grant, pieces);
@@ -251,7 +260,7 @@ impl Link {
         self.version
     }
 
-    /// The request that is being encoded.
+    /// The encoded request.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -265,18 +274,24 @@ impl Link {
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
-    pub(crate) fn request<B>(&mut self, kind: RequestKind, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
-        let id = self.begin(kind, pieces.len() as u16, grant);
-        pieces.iter().for_each(|piece| piece.wire_op().encode(&mut self.out));
-        id
+    pub(crate) fn request<B>(&mut self, kind: RequestKind, grant: &SealedGrant, pieces: &[Piece<B>]) -> u64 {
+        self.request_of(kind, pieces.len() as u16, grant, |out| {
+            pieces.iter().for_each(|piece| piece.wire_op().encode(out));
+        })
     }
 
-    /// Begins to encode a request of `ops` operations, which follow, and returns its id.
-    pub(crate) fn begin(&mut self, kind: RequestKind, ops: u16, grant: &[u8]) -> u64 {
+    /// Encodes a request of `ops` operations, which `put_ops` appends, into `out` and returns its id.
+    pub(crate) fn request_of(
+        &mut self,
+        kind: RequestKind,
+        ops: u16,
+        grant: &SealedGrant,
+        put_ops: impl FnOnce(&mut Vec<u8>),
+    ) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.out.clear();
-        begin(id, kind, ops, grant, &mut self.out);
+        put_request(&mut self.out, (id, kind, ops), grant, self.nonce, put_ops);
         id
     }
 }
@@ -498,10 +513,25 @@ async fn take_turn(since_turn: &mut usize, n: usize) {
     }
 }
 
-/// Begins to encode a request of `ops` operations, which follow.
-pub(crate) fn begin(id: u64, kind: RequestKind, ops: u16, grant: &[u8], out: &mut Vec<u8>) {
-    Request { id, kind, ops, grant_len: grant.len() as u32 }.encode(out);
-    out.extend_from_slice(grant);
+/// Appends a request of `ops` operations, which `put_ops` appends, with a proof if the grant needs one.
+pub(crate) fn put_request(
+    out: &mut Vec<u8>,
+    (id, kind, ops): (u64, RequestKind, u16),
+    grant: &SealedGrant,
+    nonce: Option<Nonce>,
+    put_ops: impl FnOnce(&mut Vec<u8>),
+) {
+    let proving = grant.proof_key.zip(nonce);
+    let (grant_len, has_proof) = (grant.bytes.len() as u32, proving.is_some());
+    let header = Request { id, kind, ops, grant_len, has_proof }.encode();
+    out.extend_from_slice(&header);
+    out.extend_from_slice(&grant.bytes);
+    let from = out.len();
+    put_ops(out);
+    if let Some((key, nonce)) = proving {
+        let proof = key.prove(nonce, &header, &out[from..]);
+        out.extend_from_slice(&proof.to_bytes());
+    }
 }
 
 fn too_long(what: &str, timeout: Duration) -> ConnectError {

@@ -1,6 +1,8 @@
 //! Requests whose bytes do not go over the connection, because another path moves or has moved them: each piece is answered with a
 //! verdict.
 
+use mc_types::SealedGrant;
+
 use super::link::{Broken, Link, Outcome, Refused};
 use super::pieces::{InArea, Piece};
 use crate::control::wire::{AreaOp, RequestKind};
@@ -39,7 +41,7 @@ impl OutOfBand {
         &self,
         pieces: &[Piece<InArea>],
         link: &mut Link,
-        grant: &[u8],
+        grant: &SealedGrant,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         if link.version() < self.since {
@@ -47,14 +49,15 @@ impl OutOfBand {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
-        let id = link.begin(self.kind, pieces.len() as u16, grant);
-        for piece in pieces {
-            let op = piece.wire_op();
-            match piece.buffers.first() {
-                Some(&InArea { area, at }) => AreaOp { op, area, at }.encode(link.out()),
-                None => op.encode(link.out()),
+        let id = link.request_of(self.kind, pieces.len() as u16, grant, |out| {
+            for piece in pieces {
+                let op = piece.wire_op();
+                match piece.buffers.first() {
+                    Some(&InArea { area, at }) => AreaOp { op, area, at }.encode(out),
+                    None => op.encode(out),
+                }
             }
-        }
+        });
         link.send_out().await?;
         if let Err(refused) = link.receiver.reply(id).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));

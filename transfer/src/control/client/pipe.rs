@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mc_types::{Receipt, SealedGrant};
+use mc_types::{Nonce, Receipt, SealedGrant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::health::Health;
-use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, begin};
+use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, put_request};
 use super::progress::Watch;
 use crate::control::wire::{Hello, KINDS_SINCE, Op, RequestKind, TcpRequest};
 
@@ -168,7 +168,7 @@ async fn serve(
     shared.places.add_permits(PLACES);
     let in_flight = InFlight::default();
     tokio::select! {
-        ended = send_all(&mut link.sender, &mut asked, &in_flight) => match ended {
+        ended = send_all(&mut link.sender, link.nonce, &mut asked, &in_flight) => match ended {
             Ok(()) => "nobody uses it".to_owned(),
             Err(broken) => broken.to_string(),
         },
@@ -179,6 +179,7 @@ async fn serve(
 /// Sends requests until every handle is dropped.
 async fn send_all(
     sender: &mut Sender,
+    nonce: Option<Nonce>,
     asked: &mut mpsc::UnboundedReceiver<PendingRequest>,
     in_flight: &InFlight,
 ) -> Result<(), Broken> {
@@ -189,8 +190,9 @@ async fn send_all(
             // A call that is over asks for nothing.
             if !call.to.is_closed() {
                 let PipedRequest { kind, grant, ops, payload } = &mut call.asked;
-                begin(next_id, *kind, ops.len() as u16, grant, &mut out);
-                ops.iter().for_each(|op| op.encode(&mut out));
+                put_request(&mut out, (next_id, *kind, ops.len() as u16), grant, nonce, |out| {
+                    ops.iter().for_each(|op| op.encode(out));
+                });
                 out.append(payload);
                 // Before its first byte is sent, because the answer is expected from then on.
                 in_flight.calls.lock().push_back((next_id, call));

@@ -55,6 +55,17 @@ pub(crate) enum Refusal {
     NotReady,
     #[error(transparent)]
     Grant(#[from] GrantError),
+    #[error(
+        "the grant works for its holder alone, and the request has no proof that the client is: a client gets the key for that \
+         with its grants, from a master over TLS; upgrade it if it is older than that"
+    )]
+    NoProof,
+    #[error(
+        "the proof that the client holds the grant is wrong: the request was altered, or is of another connection or client"
+    )]
+    WrongProof,
+    #[error("request {id} with a proof came after request {last}: it is repeated")]
+    Repeated { id: u64, last: u64 },
     #[error("the grant permits to {}, the request is to {}", verb(*granted), verb(*asked))]
     Access { granted: Access, asked: Access },
     #[error("the grant expired at {}, it is {}: look the placement up again", expires.0, now.0)]
@@ -95,7 +106,11 @@ impl Refusal {
             | Self::Anonymous
             | Self::Stranger { .. } => Status::Identity,
             Self::NotReady => Status::NotReady,
-            Self::Grant(_) | Self::Access { .. } => Status::Grant,
+            Self::Grant(_)
+            | Self::NoProof
+            | Self::WrongProof
+            | Self::Repeated { .. }
+            | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
             Self::Fenced(Fenced::Sealed { .. }) => Status::Sealed,
@@ -198,6 +213,8 @@ mod tests {
             epoch: SegmentEpoch(3),
             access: Access::Read,
             expires: ClusterTime(101),
+            tenant: String::new(),
+            needs_proof: false,
             ranges: vec![GrantedRange { segment: 0, offset: 64, len: 128, index: 9 }],
         }
     }
@@ -247,9 +264,9 @@ mod tests {
     #[test]
     fn refusals_name_both_sides() {
         let hello =
-            Hello { versions: (7, 8), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
+            Hello { versions: (8, 9), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
         let skew = check_hello(HERE, times(), &hello).unwrap_err().to_string();
-        assert!(skew.contains("1 to 6") && skew.contains("7 to 8"), "{skew}");
+        assert!(skew.contains("1 to 7") && skew.contains("8 to 9"), "{skew}");
         let epoch = check_hello(HERE, times(), &Hello { versions: (1, 8), ..hello }).unwrap_err().to_string();
         assert!(epoch.contains("0000000000000003") && epoch.contains("0000000000000bad"), "{epoch}");
     }

@@ -1,6 +1,6 @@
 //! The store's end of a connection: one request after the other is admitted to the memory, and answered.
 //!
-//! `exchange` is a request and its verdicts, over a `socket`. `served` is the memory and who is let at it, by the rules in `check`,
+//! `exchange` is a request and its verdicts, over a `socket`. `proofs` are those of the connection. `served` is the memory and who is let at it, by the rules in `check`,
 //! and `memory` its segments, with which this process's own calls find the server.
 
 pub(crate) mod check;
@@ -9,6 +9,7 @@ mod exchange;
 mod memory;
 mod own_calls;
 mod pace;
+mod proofs;
 mod served;
 mod socket;
 
@@ -20,6 +21,7 @@ pub(crate) use self::exchange::{Exchange, FetchedWrite};
 pub use self::memory::Memory;
 pub(crate) use self::memory::OwnServer;
 pub(crate) use self::own_calls::OwnCalls;
+pub(crate) use self::proofs::Proofs;
 pub use self::served::Timeouts;
 pub(crate) use self::served::{AdmittedWrite, Lent, ServedMemory};
 pub(crate) use self::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};

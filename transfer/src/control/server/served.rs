@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_types::{Access, Grant, GrantKey, GrantedRange, Receipt, ReceiptKey, SegmentNumber};
+use mc_types::{
+    Access, Grant, GrantKey, GrantedRange, ProofKey, Receipt, ReceiptKey, SealedGrant, SegmentNumber,
+};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -137,11 +139,26 @@ impl ServedMemory {
         (self.identity.store, self.identity.epoch) == (peer.store, peer.epoch)
     }
 
-    /// Opens a grant, and checks that it permits `access` to this store's memory now.
-    pub(crate) fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
-        let grant = Grant::open(sealed, &self.key)?;
+    /// Opens a grant, and checks by `prove` that the caller holds it, and that it permits `access` to this store's memory now.
+    pub(crate) fn open_grant(
+        &self,
+        sealed: &[u8],
+        access: Access,
+        prove: impl FnOnce(&Grant, &ProofKey) -> Result<(), Refusal>,
+    ) -> Result<Grant, Refusal> {
+        let (grant, key) = Grant::open(sealed, &self.key)?;
+        prove(&grant, &key)?;
         check::check_grant(self.identity, self.authority.times(), &grant, access)?;
         Ok(grant)
+    }
+
+    /// [`Self::open_grant`] for a call of this process, which shows the key itself.
+    pub(crate) fn open_own_grant(&self, sealed: &SealedGrant, access: Access) -> Result<Grant, Refusal> {
+        self.open_grant(&sealed.bytes, access, |grant, key| match sealed.proof_key {
+            None if grant.needs_proof => Err(Refusal::NoProof),
+            Some(held) if held != *key => Err(Refusal::WrongProof),
+            _ => Ok(()),
+        })
     }
 
     /// Finds the memory of `op`, and checks it against the grant and the segment, but not yet against the fence.

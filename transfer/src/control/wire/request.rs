@@ -1,12 +1,15 @@
 //! Requests of clients: their kinds, and what they have for each operation.
 
-use mc_types::Access;
+use mc_types::{Access, Proof};
 
 use super::{
     AREA_OP_LEN, END_LEN, Fields, MAX_FETCHED_BYTES, MAX_GRANT_LEN, MAX_OPS, OP_LEN, RDMA_OP_LEN,
     REQUEST_LEN, WireError,
 };
 use crate::transport::Seal;
+
+/// Bit of a kind: a proof follows the operations.
+const PROVEN: u8 = 0x80;
 
 /// Kind of a request, by the path of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,20 +132,27 @@ pub(crate) struct Request {
     pub(crate) kind: RequestKind,
     pub(crate) ops: u16,
     pub(crate) grant_len: u32,
+    /// Whether a proof follows the operations.
+    pub(crate) has_proof: bool,
 }
 
 impl Request {
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.id.to_be_bytes());
-        out.extend_from_slice(&self.kind.encode());
-        out.extend_from_slice(&self.ops.to_be_bytes());
-        out.extend_from_slice(&self.grant_len.to_be_bytes());
+    pub(crate) fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut out = [0; REQUEST_LEN];
+        let [access, kind] = self.kind.encode();
+        out[..8].copy_from_slice(&self.id.to_be_bytes());
+        out[8..10].copy_from_slice(&[access, if self.has_proof { kind | PROVEN } else { kind }]);
+        out[10..12].copy_from_slice(&self.ops.to_be_bytes());
+        out[12..].copy_from_slice(&self.grant_len.to_be_bytes());
+        out
     }
 
     pub(crate) fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, WireError> {
         let mut fields = Fields(bytes);
         let id = fields.u64();
-        let kind = RequestKind::decode(fields.take())?;
+        let [access, kind] = fields.take();
+        let has_proof = kind & PROVEN != 0;
+        let kind = RequestKind::decode([access, kind & !PROVEN])?;
         let (ops, grant_len) = (fields.u16(), fields.u32());
         let most = match kind {
             RequestKind::Rdma(RdmaRequest::Pair(_) | RdmaRequest::Probe(_)) => 1,
@@ -154,12 +164,22 @@ impl Request {
         if grant_len as usize > MAX_GRANT_LEN {
             return Err(WireError::Grant(grant_len));
         }
-        Ok(Self { id, kind, ops, grant_len })
+        Ok(Self { id, kind, ops, grant_len, has_proof })
     }
 
-    /// Length of the grant and the operations that follow, in bytes.
+    /// Length of all that follows before the payload, in bytes.
     pub(crate) fn body_len(&self) -> usize {
-        self.grant_len as usize + usize::from(self.ops) * self.kind.op_len()
+        let proof = if self.has_proof { Proof::LEN } else { 0 };
+        self.grant_len as usize + usize::from(self.ops) * self.kind.op_len() + proof
+    }
+
+    /// Splits what follows into the grant, the operations, and the proof if it has one.
+    pub(crate) fn split_body<'b>(&self, body: &'b [u8]) -> (&'b [u8], &'b [u8], Option<Proof>) {
+        let (grant, rest) = body.split_at(self.grant_len as usize);
+        match rest.split_last_chunk() {
+            Some((ops, proof)) if self.has_proof => (grant, ops, Some(Proof::from_bytes(*proof))),
+            _ => (grant, rest, None),
+        }
     }
 }
 

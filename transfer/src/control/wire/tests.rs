@@ -5,7 +5,7 @@ use super::request::total_len;
 use super::*;
 use crate::transport::Seal;
 
-/// The encoding must not change between builds: these bytes are versions 1 to 6.
+/// The encoding must not change between builds: these bytes are versions 1 to 7.
 #[test]
 fn the_encoding_is_stable() {
     let hello =
@@ -15,14 +15,15 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x06\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x07\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x06\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x07\x00\x00\x01\x00\x02no"
     );
 
-    let mut out = Vec::new();
-    Request { id: 9, kind: RequestKind::Tcp(TcpRequest::Read), ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    let read = RequestKind::Tcp(TcpRequest::Read);
+    let read = Request { id: 9, kind: read, ops: 1, grant_len: 0x0203, has_proof: false };
+    let mut out = read.encode().to_vec();
     Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
@@ -42,9 +43,11 @@ fn the_encoding_is_stable() {
         (RequestKind::Shm(ShmRequest::Write(Seal::No)), [2, 5]),
         (RequestKind::Shm(ShmRequest::Write(Seal::Yes)), [2, 6]),
     ] {
-        let mut out = Vec::new();
-        Request { id: 9, kind, ops: 1, grant_len: 0x0203 }.encode(&mut out);
-        assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, golden[0], golden[1], 0, 1, 0, 0, 2, 3]);
+        for (has_proof, bit) in [(false, 0), (true, 0x80)] {
+            let request = Request { id: 9, kind, ops: 1, grant_len: 0x0203, has_proof };
+            let golden = [0, 0, 0, 0, 0, 0, 0, 9, golden[0], golden[1] | bit, 0, 1, 0, 0, 2, 3];
+            assert_eq!(request.encode(), golden);
+        }
     }
 
     let mut out = Vec::new();
@@ -80,11 +83,10 @@ fn the_encoding_is_stable() {
 #[test]
 fn every_field_is_bounded_before_anything_is_read_for_it() {
     let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
-        let mut out = Vec::new();
-        Request { id: 1, kind: RequestKind::Tcp(TcpRequest::Write(Seal::No)), ops, grant_len }
-            .encode(&mut out);
+        let kind = RequestKind::Tcp(TcpRequest::Write(Seal::No));
+        let mut out = Request { id: 1, kind, ops, grant_len, has_proof: false }.encode();
         out[8..10].copy_from_slice(&access);
-        Request::decode(out.as_slice().try_into().unwrap())
+        Request::decode(&out)
     };
     assert!(request(MAX_OPS as u16, MAX_GRANT_LEN as u32, [2, 0]).is_ok());
     assert!(request(1, 0, [2, 1]).is_ok());
@@ -142,6 +144,7 @@ proptest! {
     fn what_was_encoded_is_decoded(
         (min, max, cluster, store, epoch) in any::<(u16, u16, u128, u64, u64)>(),
         (id, write, ops, grant_len) in (any::<u64>(), any::<bool>(), 1..=MAX_OPS as u16, 0..=MAX_GRANT_LEN as u32),
+        has_proof in any::<bool>(),
         list in proptest::collection::vec(any::<(u32, u64, u64)>(), 0..20),
     ) {
         let hello = Hello {
@@ -151,10 +154,13 @@ proptest! {
         let reads = [RequestKind::Tcp(TcpRequest::Read), RequestKind::Shm(ShmRequest::Check)];
         let writes = [Seal::No, Seal::Yes].map(|seal| RequestKind::Tcp(TcpRequest::Write(seal)));
         let kind = [reads, writes][usize::from(write)][(id % 2) as usize];
-        let request = Request { id, kind, ops, grant_len };
-        let mut out = Vec::new();
-        request.encode(&mut out);
-        prop_assert_eq!(Request::decode(out.as_slice().try_into().unwrap()), Ok(request));
+        let request = Request { id, kind, ops, grant_len, has_proof };
+        prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
+        let body: Vec<u8> = (0..request.body_len()).map(|at| at as u8).collect();
+        let (grant, its_ops, proof) = request.split_body(&body);
+        let proof = proof.map_or(Vec::new(), |proof| proof.to_bytes().to_vec());
+        prop_assert_eq!((grant.len(), proof.is_empty()), (grant_len as usize, !has_proof));
+        prop_assert_eq!([grant, its_ops, &proof].concat(), body);
         let list: Vec<_> = list.into_iter().map(|(range, offset, len)| Op { range, offset, len }).collect();
         let mut out = Vec::new();
         list.iter().for_each(|op| op.encode(&mut out));

@@ -72,7 +72,8 @@ pub fn peer_of(store: &Server, cluster: &FakeCluster) -> (Peer, GrantKey) {
 pub fn grant(peer: &Peer, key: &GrantKey, access: Access, range: GrantedRange) -> SealedGrant {
     let &Peer { cluster, store, epoch, .. } = peer;
     let expires = ClusterTime(100_000);
-    Grant { cluster, store, epoch, access, expires, ranges: vec![range] }.seal(key)
+    let (tenant, ranges) = (String::new(), vec![range]);
+    Grant { cluster, store, epoch, access, expires, tenant, needs_proof: false, ranges }.seal(key)
 }
 
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.

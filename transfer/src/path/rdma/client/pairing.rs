@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_types::Access;
+use mc_types::{Access, SealedGrant};
 
 use super::buffers::Buffers;
 use super::end::ClientEnd;
@@ -50,7 +50,7 @@ impl PairedLink<'_> {
         routes: &Routes,
         patience: Duration,
         access: Access,
-        grant: &[u8],
+        grant: &SealedGrant,
     ) -> Result<Result<(), NoPair>, RdmaFailure> {
         match &self.pair {
             Some(pair) if !routes.is_suspended(pair.route) => return Ok(Ok(())),
@@ -74,7 +74,7 @@ impl PairedLink<'_> {
         client: &RdmaClient,
         routes: &Routes,
         route: usize,
-        (access, grant): (Access, &[u8]),
+        (access, grant): (Access, &SealedGrant),
     ) -> Result<Result<(), NoPair>, RdmaFailure> {
         // A device that can't reach its peer may search for it for seconds, at either end.
         let progress = self.link.progress();
@@ -88,7 +88,7 @@ impl PairedLink<'_> {
         client: &RdmaClient,
         routes: &Routes,
         route: usize,
-        (access, grant): (Access, &[u8]),
+        (access, grant): (Access, &SealedGrant),
         (staging, patience): (Staging, Duration),
     ) -> Result<Result<(), NoPair>, RdmaFailure> {
         if let Err(no_pair) = self.make_pair_within(patience, client, routes, route, (access, grant)).await? {
@@ -101,10 +101,12 @@ impl PairedLink<'_> {
         let progress = self.link.progress();
         let asked = async {
             buffers.check().map_err(|why| RdmaFailure::Rdma(why.to_string()))?;
-            let id = self.link.begin(RequestKind::Rdma(RdmaRequest::Probe(access)), 1, grant);
-            for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
-                RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.link.out());
-            }
+            let kind = RequestKind::Rdma(RdmaRequest::Probe(access));
+            let id = self.link.request_of(kind, 1, grant, |out| {
+                for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
+                    RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(out);
+                }
+            });
             self.link.send_out().await?;
             if let Err(refused) = self.link.receiver.reply(id).await? {
                 return Ok(Err(NoPair::Refused(refused)));
@@ -130,7 +132,7 @@ impl PairedLink<'_> {
         routes: &Routes,
         route: usize,
         access: Access,
-        grant: &[u8],
+        grant: &SealedGrant,
     ) -> Result<Result<(), NoPair>, RdmaFailure> {
         let no_route = |why: String| Ok(Err(NoPair::NoRoute(why)));
         if self.link.version() < RDMA_SINCE {
@@ -150,8 +152,8 @@ impl PairedLink<'_> {
             Ok(Err(error)) => return no_route(error.to_string()),
             Err(failed) => return no_route(failed.to_string()),
         };
-        let id = self.link.begin(RequestKind::Rdma(RdmaRequest::Pair(access)), 1, grant);
-        end.end().encode(self.link.out());
+        let kind = RequestKind::Rdma(RdmaRequest::Pair(access));
+        let id = self.link.request_of(kind, 1, grant, |out| end.end().encode(out));
         self.link.send_out().await?;
         match self.link.receiver.reply(id).await? {
             Ok(()) => {}

@@ -70,7 +70,7 @@ async fn run<F: Future<Output = Probed>>(
 async fn probe(routes: Arc<Routes>, client: Arc<RdmaClient>, route: usize) -> Probed {
     let Some(target) = routes.target() else { return Probed::Unclear };
     let Target { address, options, hello, grant, patience } = &*target;
-    let Ok(Grant { access, .. }) = Grant::peek(grant) else { return Probed::Unclear };
+    let Ok(Grant { access, .. }) = Grant::peek(&grant.bytes) else { return Probed::Unclear };
     let Ok(Ok(staging)) = timeout(STAGING_WITHIN, client.rdma.staging(PROBE_LEN)).await else {
         return Probed::Unclear;
     };

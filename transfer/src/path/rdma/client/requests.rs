@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_types::{Access, Receipt};
+use mc_types::{Access, Receipt, SealedGrant};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::buffers::Buffers;
@@ -32,7 +32,7 @@ impl PairedLink<'_> {
     pub(super) async fn read(
         &mut self,
         client: (&RdmaClient, &Routes, Prepared, Duration),
-        grant: &[u8],
+        grant: &SealedGrant,
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), RdmaFailure> {
@@ -94,7 +94,7 @@ impl PairedLink<'_> {
     pub(super) async fn write(
         &mut self,
         client: (&RdmaClient, &Routes, Prepared, Duration),
-        grant: &[u8],
+        grant: &SealedGrant,
         pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,
@@ -162,7 +162,7 @@ impl PairedLink<'_> {
     fn request<B: Buffer>(
         &mut self,
         kind: RequestKind,
-        grant: &[u8],
+        grant: &SealedGrant,
         (batch, places): (&[Piece<B>], &[OfPiece]),
         buffers: &Buffers,
     ) -> Batch {
@@ -187,8 +187,8 @@ impl PairedLink<'_> {
             }
             of_pieces.push(ops.len() - first);
         }
-        let id = self.link.begin(kind, ops.len() as u16, grant);
-        ops.iter().for_each(|op| op.encode(self.link.out()));
+        let put_ops = |out: &mut Vec<u8>| ops.iter().for_each(|op| op.encode(out));
+        let id = self.link.request_of(kind, ops.len() as u16, grant, put_ops);
         Batch { id, ops: of_pieces }
     }
 

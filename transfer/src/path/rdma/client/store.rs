@@ -211,7 +211,7 @@ impl StorePath for RdmaToStore {
 
 /// Segments of granted ranges.
 fn segments(grant: &SealedGrant, ranges: &[u32]) -> Vec<SegmentNumber> {
-    let Ok(grant) = Grant::peek(grant) else { return Vec::new() };
+    let Ok(grant) = Grant::peek(&grant.bytes) else { return Vec::new() };
     ranges.iter().filter_map(|range| Some(grant.ranges.get(*range as usize)?.segment)).collect()
 }
 
@@ -226,7 +226,7 @@ impl PreparedTurn for RdmaTurn<'_> {
         self: Box<Self>,
         link: &'a mut Link,
         beside: &'a mut Beside,
-        grant: &'a [u8],
+        grant: &'a SealedGrant,
         bytes: TurnBytes<'a, 'b>,
         done: &'a mut Vec<Outcome>,
     ) -> BoxFuture<'a, Result<Carried, Failure>>

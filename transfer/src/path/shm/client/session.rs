@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mc_types::{Grant, GrantedRange, SegmentNumber};
+use mc_types::{Grant, GrantedRange, SealedGrant, SegmentNumber};
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
@@ -108,10 +108,10 @@ impl Session {
     /// Finds the bytes of reads under a grant; `None` if some are not here.
     pub(crate) fn find<'a, 'b>(
         &'a self,
-        grant: &[u8],
+        grant: &SealedGrant,
         ops: &'a mut [ReadOp<'b>],
     ) -> Option<Vec<LocatedRead<'a, 'b>>> {
-        let ranges = Grant::peek(grant).ok()?.ranges;
+        let ranges = Grant::peek(&grant.bytes).ok()?.ranges;
         let find = |op: &'a mut ReadOp<'b>| {
             let GrantedRange { segment, offset, len, index } =
                 *ranges.get(usize::try_from(op.range).ok()?)?;

@@ -38,7 +38,7 @@ pub(crate) async fn write(
     answers: &mut Vec<Option<Written>>,
 ) {
     let begun = Instant::now();
-    let Ok(grant) = served.open_grant(grant, Access::Write) else {
+    let Ok(grant) = served.open_own_grant(grant, Access::Write) else {
         return answers.resize(ops.len(), None);
     };
     let mut turn = Turn::default();
@@ -84,7 +84,7 @@ pub(crate) async fn read(
     answers: &mut Vec<Option<Checksum>>,
 ) {
     let begun = Instant::now();
-    let Ok(grant) = served.open_grant(grant, Access::Read) else {
+    let Ok(grant) = served.open_own_grant(grant, Access::Read) else {
         return answers.resize(ops.len(), None);
     };
     let mut turn = Turn::default();

@@ -45,8 +45,8 @@ impl<'a> TransferCall<'a> {
             let offered = endpoints.iter().map(|e| format!("{}://{}", e.transport, e.address));
             return Err(TransferError::NoEndpoint { store, offered: offered.collect::<Vec<_>>().join(", ") });
         }
-        if grant.len() > MAX_GRANT_LEN {
-            let reason = format!("a grant of {} bytes is longer than {MAX_GRANT_LEN}", grant.len());
+        if grant.bytes.len() > MAX_GRANT_LEN {
+            let reason = format!("a grant of {} bytes is longer than {MAX_GRANT_LEN}", grant.bytes.len());
             return Err(TransferError::Refused { store, reason });
         }
         let hello = Hello { versions: VERSIONS, cluster, store, epoch };

@@ -1,5 +1,7 @@
 //! Requests whose bytes go over the connection.
 
+use mc_types::SealedGrant;
+
 use crate::checksum::Checksum;
 use crate::control::client::iovecs::{IoVecs, MAX_PARTS};
 use crate::control::client::pieces::Piece;
@@ -12,7 +14,7 @@ impl Link {
     /// Reads `pieces`, at most [`crate::control::wire::MAX_OPS`], and appends their outcomes to `done` as they come.
     pub(crate) async fn read(
         &mut self,
-        grant: &[u8],
+        grant: &SealedGrant,
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
@@ -35,7 +37,7 @@ impl Link {
     /// version seals nothing.
     pub(crate) async fn write(
         &mut self,
-        grant: &[u8],
+        grant: &SealedGrant,
         pieces: &[Piece<WriteBuffer<'_>>],
         seal: Seal,
         done: &mut Vec<Outcome>,

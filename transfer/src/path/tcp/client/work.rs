@@ -85,7 +85,7 @@ impl<'a> Work<'a> {
         &mut self,
         turn: Turn,
         connection: &mut PooledLink,
-        grant: &[u8],
+        grant: &SealedGrant,
         done: &mut Vec<Outcome>,
         prepared: Option<Box<dyn PreparedTurn + '_>>,
     ) -> Result<(), Failure> {
@@ -104,7 +104,7 @@ impl<'a> Work<'a> {
     }
 
     /// Whether the request of `turn` and its answer are small enough to share a connection, and for which kind of calls.
-    pub(super) fn small(&self, turn: &Turn, grant: &[u8]) -> Option<Access> {
+    pub(super) fn small(&self, turn: &Turn, grant: &SealedGrant) -> Option<Access> {
         let lens = || self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len);
         let (access, bytes) = match self {
             Self::Read(_) => (Access::Read, lens().sum()),
@@ -115,7 +115,7 @@ impl<'a> Work<'a> {
             }
             Self::OutOfBand(_) => return None,
         };
-        ((grant.len() + turn.len() * OP_LEN) as u64 + bytes <= SMALL).then_some(access)
+        ((grant.bytes.len() + turn.len() * OP_LEN) as u64 + bytes <= SMALL).then_some(access)
     }
 
     /// The request of `turn`, for a connection that others share; also returns the checksum of each piece of a write.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_proto::v1::{GetResult, Replica, StoreGrant};
 use mc_transfer::{Peer, PeerEndpoint};
-use mc_types::{ClusterId, PutId, SealedGrant, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, ProofKey, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 /// A store and a sealed grant for some of its ranges.
@@ -44,7 +44,12 @@ pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>, offered: Insta
         let endpoints = grant.endpoints.into_iter().map(endpoint).collect();
         let store = StoreId::from_bytes(&grant.store_id)?;
         let epoch = SegmentEpoch::from_bytes(&grant.epoch)?;
-        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant.into(), offered })
+        let proof_key = match &grant.proof_key[..] {
+            [] => None,
+            key => Some(ProofKey::from_bytes(key)?),
+        };
+        let grant = SealedGrant { bytes: grant.grant, proof_key };
+        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant, offered })
     };
     grants.into_iter().map(read).collect()
 }
@@ -128,6 +133,16 @@ mod tests {
         assert_eq!(lease_end(sent_at, 10_000), sent_at + Duration::from_millis(9_500));
         assert_eq!(lease_end(sent_at, 0), sent_at);
         assert!(lease_end(sent_at, u64::MAX) > sent_at, "nonsense does not panic");
+    }
+
+    #[test]
+    fn a_grant_comes_with_the_key_of_its_proofs_or_none() {
+        let with = |proof_key: Vec<u8>| StoreGrant { proof_key: proof_key.into(), ..granted(1) };
+        let keys = [vec![], vec![5; ProofKey::LEN], vec![5; ProofKey::LEN - 1]];
+        let grants = grants(ClusterId(1), keys.map(with).into(), Instant::now());
+        let key_of = |granted: Option<Granted>| granted.map(|granted| granted.grant.proof_key);
+        let keys: Vec<_> = grants.into_iter().map(key_of).collect();
+        assert_eq!(keys, [Some(None), Some(ProofKey::from_bytes(&[5; ProofKey::LEN])), None]);
     }
 
     #[test]

@@ -346,6 +346,9 @@ pub struct StoreGrant {
     pub grant: ::prost::bytes::Bytes,
     #[prost(message, repeated, tag = "4")]
     pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+    /// Key of the proofs that requests with the grant need. Only over TLS; empty if they need none.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub proof_key: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Endpoint {

@@ -8,7 +8,7 @@ use mc_proto::v1::{self, master_client::MasterClient};
 use mc_transfer::{
     Checksum, Peer, PeerEndpoint, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteOp, Written,
 };
-use mc_types::{ClientId, ClusterId, Grant, GrantKey, PutId, SealedGrant, SegmentEpoch, StoreId};
+use mc_types::{ClientId, ClusterId, Grant, GrantKey, ProofKey, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
@@ -90,7 +90,12 @@ pub struct Granted {
 impl ByHand {
     /// Connects to a master.
     pub async fn at(address: &str) -> Self {
-        let mut master = master_at(address);
+        Self::over(&TcpNetwork, address).await
+    }
+
+    /// Connects to a master over a network with certificates.
+    pub async fn over(network: &dyn Network, address: &str) -> Self {
+        let mut master = master_over(network, address);
         let caller = greeted(&mut master).await;
         Self { master, caller }
     }
@@ -140,7 +145,9 @@ impl ByHand {
             epoch: SegmentEpoch::from_bytes(&granted.epoch).unwrap(),
             endpoints: granted.endpoints.iter().map(endpoint).collect(),
         };
-        Granted { put_id, place, peer, grant: granted.grant.clone().into() }
+        let proof_key = ProofKey::from_bytes(&granted.proof_key);
+        let grant = SealedGrant { bytes: granted.grant.clone(), proof_key };
+        Granted { put_id, place, peer, grant }
     }
 
     /// Gives a put up.
@@ -166,6 +173,12 @@ impl ByHand {
 }
 
 impl Granted {
+    /// Returns what somebody has who has seen all of it but the key of its proofs.
+    pub fn stolen(&self) -> Self {
+        let grant = self.grant.bytes.clone().into();
+        Self { put_id: self.put_id.clone(), place: self.place.clone(), peer: self.peer.clone(), grant }
+    }
+
     /// Writes the first bytes of it by TCP.
     pub async fn write(&self, bytes: &[u8], seal: Seal) -> Result<Written, TransferError> {
         self.write_by(&TcpTransport::default(), bytes, seal).await
@@ -185,10 +198,15 @@ impl Granted {
 
     /// Reads all of it by TCP.
     pub async fn read(&self) -> Result<Checksum, TransferError> {
+        self.read_by(&TcpTransport::default()).await
+    }
+
+    /// Reads all of it.
+    pub async fn read_by(&self, transport: &dyn Transport) -> Result<Checksum, TransferError> {
         let mut bytes = vec![0; SIZE];
         let mut ops = [ReadOp { range: self.place.range, offset: 0, into: vec![(&mut bytes[..]).into()] }];
         let deadline = Instant::now() + Duration::from_secs(10);
-        TcpTransport::default().read(&self.peer, &self.grant, &mut ops, deadline).await.remove(0)
+        transport.read(&self.peer, &self.grant, &mut ops, deadline).await.remove(0)
     }
 
     /// Waits until another object lies where its bytes were, and returns the key of that.

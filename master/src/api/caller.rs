@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
-use mc_net::ConnectInfo;
+use mc_net::{ConnectInfo, Peer};
 use mc_proto::v1::Caller;
 use mc_types::{ClientId, ClusterId, NodeId};
 use tonic::Extensions;
 
-use crate::leader::{OutdatedCaller, Refusal, Services};
+use crate::leader::{Holder, OutdatedCaller, Refusal, Services};
 
 const CLIENT_ID_LEN: usize = 16;
 
@@ -64,6 +64,16 @@ pub(super) fn host_of(carried: &Extensions) -> Option<IpAddr> {
     carried.get::<ConnectInfo>().and_then(|info| Some(info.remote?.ip().to_canonical()))
 }
 
+/// Returns what a caller can do with grants. A call of unknown origin came over no TLS.
+pub(super) fn holder_of(carried: &Extensions, caller: Option<&Caller>) -> Holder {
+    let is_plain = carried.get::<ConnectInfo>().is_none_or(|info| info.peer == Peer::Plain);
+    match caller {
+        Some(caller) if caller.version_max < mc_proto::PROVING_SINCE => Holder::Older,
+        _ if is_plain => Holder::Plain,
+        _ => Holder::Secured,
+    }
+}
+
 /// Lists a client that puts, or a store, at this master if it leads and their build is older: `mcctl upgrade` names it.
 pub(super) fn note_if_outdated(services: &Services, caller: Option<&Caller>, host: Option<IpAddr>) {
     let newest = *mc_proto::VERSIONS.end();
@@ -81,8 +91,6 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mc_net::Peer;
-
     use super::*;
 
     const US: Addressee = Addressee { cluster: ClusterId(1), node: NodeId(2) };
@@ -122,6 +130,23 @@ mod tests {
         for unnamed in [Some(&cut), Some(&caller(&[], &[])), None] {
             assert!(matches!(names_client(unnamed), Err(Refusal::Invalid(_))));
         }
+    }
+
+    #[test]
+    fn keys_of_proofs_go_over_tls_to_callers_that_prove() {
+        let holder = |peer: Option<Peer>, version_max| {
+            let mut carried = Extensions::default();
+            if let Some(peer) = peer {
+                carried.insert(ConnectInfo { remote: None, place: None, peer });
+            }
+            holder_of(&carried, Some(&Caller { version_max, ..caller(&[], &[]) }))
+        };
+        let newest = *mc_proto::VERSIONS.end();
+        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured);
+        assert_eq!(holder(Some(Peer::Plain), newest), Holder::Plain);
+        assert_eq!(holder(None, newest), Holder::Plain);
+        assert_eq!(holder(Some(Peer::Anonymous), mc_proto::PROVING_SINCE - 1), Holder::Older);
+        assert_eq!(holder(Some(Peer::Plain), 1), Holder::Older);
     }
 
     #[test]

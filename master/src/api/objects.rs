@@ -13,8 +13,8 @@ use mc_types::{
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
-    Placement, Preference, PutTimes, PutToEnd, Refusal, RemovalPage, RemoveObject, StoreGrant,
+    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, Holder, LeaseMode, Miss, Near,
+    Objects, Placement, Preference, PutTimes, PutToEnd, Refusal, RemovalPage, RemoveObject, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -85,11 +85,12 @@ fn packed_results(found: &[Result<u64, Miss>]) -> v1::PackedPresences {
 pub(super) async fn get(
     objects: &Objects,
     request: v1::BatchGetRequest,
+    holder: Holder,
 ) -> Result<v1::BatchGetReply, Refusal> {
     limits(&request.tenant, request.keys.len())?;
     let calls = calls(&request.calls, request.keys.len())?;
     let doubtful = if request.reads_doubtful { Doubtful::Checked } else { Doubtful::Withheld };
-    let placements = objects.get(&request.tenant, &request.keys, &calls, doubtful).await?;
+    let placements = objects.get(&request.tenant, &request.keys, &calls, doubtful, holder).await?;
     let grants = Grants::new(placements.grants);
     let result = |found: Result<Placement, Miss>| match found {
         Ok(found) => v1::GetResult {
@@ -179,7 +180,7 @@ pub(super) async fn list_keys(
 pub(super) async fn put_start(
     objects: &Objects,
     request: v1::BatchPutStartRequest,
-    caller: Option<IpAddr>,
+    (holder, caller): (Holder, Option<IpAddr>),
 ) -> Result<v1::BatchPutStartReply, Refusal> {
     limits(&request.tenant, request.items.len())?;
     let calls = calls(&request.calls, request.items.len())?;
@@ -193,7 +194,7 @@ pub(super) async fn put_start(
     let v1::BatchPutStartRequest { tenant, items, preferred_names, .. } = request;
     let preference = Preference { names: preferred_names, near };
     let items = |times| items.into_iter().map(|item| put_start_item(&tenant, &item, times)).collect();
-    let started = objects.put_start(&tenant, items, &calls, &preference).await?;
+    let started = objects.put_start(&tenant, items, &calls, &preference, holder).await?;
     let grants = Grants::new(started.grants);
     let results = started
         .puts
@@ -290,7 +291,8 @@ impl Grants {
         let grant = |StoreGrant { store, epoch, grant, endpoints }| v1::StoreGrant {
             store_id: bytes(&store.to_bytes()),
             epoch: bytes(&epoch.to_bytes()),
-            grant,
+            grant: grant.bytes,
+            proof_key: grant.proof_key.map(|key| bytes(&key.to_bytes())).unwrap_or_default(),
             endpoints: endpoints_to_wire(&endpoints),
         };
         Self(grants.into_iter().map(grant).collect())

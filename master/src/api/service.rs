@@ -10,7 +10,7 @@ use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::caller::{Addressee, host_of, names_client, note_if_outdated, versions_meet};
+use super::caller::{Addressee, holder_of, host_of, names_client, note_if_outdated, versions_meet};
 use super::cluster::software;
 use super::reply_memory::ReplyMemory;
 use super::shed::{SheddableCall, Shedder};
@@ -207,7 +207,8 @@ impl Master for MasterService {
         &self,
         request: Request<v1::BatchGetRequest>,
     ) -> Result<Response<v1::BatchGetReply>, Status> {
-        call!(self, Get, request, |services| objects::get(&services.objects, request).await?)
+        let holder = holder_of(request.extensions(), request.get_ref().caller.as_ref());
+        call!(self, Get, request, |services| objects::get(&services.objects, request, holder).await?)
     }
 
     async fn batch_describe(
@@ -238,9 +239,10 @@ impl Master for MasterService {
         request: Request<v1::BatchPutStartRequest>,
     ) -> Result<Response<v1::BatchPutStartReply>, Status> {
         let host = host_of(request.extensions());
+        let holder = holder_of(request.extensions(), request.get_ref().caller.as_ref());
         change!(self, PutStart, request, |services| {
             note_if_outdated(&services, request.caller.as_ref(), host);
-            objects::put_start(&services.objects, request, host).await?
+            objects::put_start(&services.objects, request, (holder, host)).await?
         })
     }
 

@@ -30,8 +30,8 @@ pub(crate) use members::{
 #[cfg(feature = "testing")]
 pub(crate) use objects::proofs_testing;
 pub(crate) use objects::{
-    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, LeaseMode, Miss, Near, Objects,
-    Placement, Preference, PutToEnd, RemovalPage, RemoveObject, StoreGrant, keep_room,
+    Described, DescribedGroup, DescribedReplica, Doubtful, GrantedReplica, Holder, LeaseMode, Miss, Near,
+    Objects, Placement, Preference, PutToEnd, RemovalPage, RemoveObject, StoreGrant, keep_room,
 };
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use settings::{Configuration, Replicated, SetFirst, TenantState, Tenants};

@@ -12,6 +12,7 @@
 mod addr;
 mod clock;
 mod code;
+mod endpoint;
 mod grant;
 mod ids;
 mod limits;
@@ -26,6 +27,7 @@ mod spiffe;
 pub use addr::{HostPort, ParseAddressError, parse_list};
 pub use clock::{Clock, ClusterTime};
 pub use code::{Code, UnknownCode};
+pub use endpoint::GRANT_FORMAT;
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use limits::{

@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::Fuse;
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
-use mc_types::{ClusterId, ClusterTime, Code, NodeId, SegmentEpoch};
+use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
@@ -218,7 +218,8 @@ impl Session<'_> {
             Ok(addresses) => addresses,
             Err(err) => return Err(SessionEnd::Broken(format!("no local address routes there: {err}"))),
         };
-        let tcp = v1::Endpoint { transport: "tcp".into(), address: data, ..v1::Endpoint::default() };
+        let attributes = [(GRANT_FORMAT.to_owned(), Grant::FORMAT.to_string())].into();
+        let tcp = v1::Endpoint { transport: "tcp".into(), address: data, attributes };
         let request = v1::MountStoreRequest {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),

@@ -612,6 +612,7 @@ fn grant() -> v1::StoreGrant {
         store_id: id(&[7; 8]),
         epoch: id(&[9; 8]),
         grant: id(&[5; 60]),
+        proof_key: id(&[6; 32]),
         endpoints: vec![endpoint()],
     }
 }

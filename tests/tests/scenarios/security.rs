@@ -9,7 +9,9 @@ use mc_console::certificates::{Authority, IssueOptions};
 use mc_net::{ChannelOptions, Network, TcpNetwork};
 use mc_process::http;
 use mc_proto::v1::{self, raft_client::RaftClient};
+use mc_tests::by_hand::{ByHand, SIZE};
 use mc_tests::{Certificates, Cluster, by_hand, http_get, mcctl, mcctl_as, network_of, until};
+use mc_transfer::{Seal, TcpOptions, TcpTransport};
 use mc_types::Code;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -233,4 +235,31 @@ async fn new_certificates_are_taken_while_a_pool_is_used() {
     let late = client_over(&cluster, network_of(&folder), "").await;
     assert!(late.connected(Duration::from_secs(60)).await);
     assert_eq!(late.get("k").await.unwrap(), Some(value));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stolen_grant_works_for_nobody_but_its_holder() {
+    let cluster = pool().await;
+    let certificates = certificates(&cluster);
+    let leader = cluster.master_address(cluster.leader().await);
+    let mut holder = ByHand::over(certificates.network("tenant/a/rw/w").as_ref(), leader).await;
+    let transport = |identity: &str| {
+        let tls = certificates.network(identity).tls().cloned();
+        TcpTransport::new(TcpOptions { tls, ..TcpOptions::default() })
+    };
+    let thieves = ["tenant/a/rw/other", "tenant/b/rw/w", "admin/root", "tenant/a/rw/w"];
+    let bytes = vec![7; SIZE];
+    let put = holder.start("k", 60_000).await;
+    for thief in thieves {
+        let refused = put.stolen().write_by(&transport(thief), &bytes, Seal::Yes).await.unwrap_err();
+        assert!(refused.to_string().contains("no proof"), "{thief}: {refused}");
+    }
+    let written = put.write_by(&transport("tenant/a/rw/w"), &bytes, Seal::Yes).await.unwrap();
+    assert_eq!(holder.end(&put, "k", Some(written)).await, Code::Ok as i32);
+    let found = holder.find("k").await;
+    for thief in thieves {
+        let refused = found.stolen().read_by(&transport(thief)).await.unwrap_err();
+        assert!(refused.to_string().contains("no proof"), "{thief}: {refused}");
+    }
+    assert_eq!(found.read_by(&transport("tenant/a/rw/w")).await.unwrap(), written.checksum);
 }

@@ -187,6 +187,7 @@ impl World {
                 store_id: id.into(),
                 epoch: EPOCH.to_bytes().to_vec().into(),
                 grant: number.to_be_bytes().to_vec().into(),
+                proof_key: Vec::new().into(),
                 endpoints: vec![v1::Endpoint { transport: "fake".into(), ..v1::Endpoint::default() }],
             });
             grants.len() - 1

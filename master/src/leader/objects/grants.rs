@@ -1,8 +1,10 @@
 use std::collections::HashMap;
 
-use bytes::Bytes;
 use mc_index::{Endpoint, PlacedReplica, State};
-use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+use mc_types::{
+    Access, ClusterId, ClusterTime, GRANT_FORMAT, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch,
+    StoreId,
+};
 
 /// A replica and its place in the grants of the same answer.
 #[derive(Clone, Copy, Debug)]
@@ -19,16 +21,35 @@ pub(crate) struct GrantedReplica {
 pub(crate) struct StoreGrant {
     pub(crate) store: StoreId,
     pub(crate) epoch: SegmentEpoch,
-    pub(crate) grant: Bytes,
+    pub(crate) grant: SealedGrant,
     pub(crate) endpoints: Vec<Endpoint>,
+}
+
+/// What the caller that gets grants can do with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Its build reads the older format alone.
+    Older,
+    /// It can't be given keys of proofs, because it called over a plain connection.
+    Plain,
+    /// It called over TLS: it gets the keys of the proofs, and nobody else can use its grants.
+    Secured,
+}
+
+/// What all grants of a call permit, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) cluster: ClusterId,
+    pub(super) access: Access,
+    pub(super) expires: ClusterTime,
+    pub(super) tenant: &'a str,
+    pub(super) holder: Holder,
 }
 
 /// Collects the placements of one call and seals one grant per store for all of them.
 pub(super) struct Grants<'a> {
     state: &'a State,
-    cluster: ClusterId,
-    access: Access,
-    expires: ClusterTime,
+    terms: Terms<'a>,
     /// Number of grants that are before these in the answer.
     before: usize,
     stores: Vec<PerStore<'a>>,
@@ -46,15 +67,9 @@ struct PerStore<'a> {
 
 impl<'a> Grants<'a> {
     /// Grants for a call whose answer has the grants `sealed` of other calls before.
-    pub(super) fn after(
-        sealed: &[StoreGrant],
-        state: &'a State,
-        cluster: ClusterId,
-        access: Access,
-        expires: ClusterTime,
-    ) -> Self {
+    pub(super) fn after(sealed: &[StoreGrant], state: &'a State, terms: Terms<'a>) -> Self {
         let before = sealed.len();
-        Self { state, cluster, access, expires, before, stores: Vec::new(), places: HashMap::new() }
+        Self { state, terms, before, stores: Vec::new(), places: HashMap::new() }
     }
 
     /// Adds a replica. Returns `None` if its store is no longer mounted with the replica's epoch.
@@ -88,15 +103,35 @@ impl<'a> Grants<'a> {
 
     /// Seals one grant per store, in the order that the replicas refer to.
     pub(super) fn seal(self) -> Vec<StoreGrant> {
-        let Self { cluster, access, expires, stores, .. } = self;
-        stores
-            .into_iter()
-            .map(|PerStore { store, epoch, key, endpoints, ranges }| {
-                let (tenant, needs_proof) = (String::new(), false);
-                let grant = Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges };
-                let (grant, endpoints) = (grant.seal_older(&key).bytes, endpoints.to_vec());
-                StoreGrant { store, epoch, grant, endpoints }
-            })
-            .collect()
+        let Self { terms, stores, .. } = self;
+        stores.into_iter().map(|store| store.seal(terms)).collect()
     }
+}
+
+impl PerStore<'_> {
+    fn seal(self, Terms { cluster, access, expires, tenant, holder }: Terms<'_>) -> StoreGrant {
+        let Self { store, epoch, key, endpoints, ranges } = self;
+        let (tenant, needs_proof) = (tenant.to_owned(), holder == Holder::Secured);
+        let grant = Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges };
+        let is_older = holder == Holder::Older || !reads_newest_format(endpoints);
+        let grant = if is_older { grant.seal_older(&key) } else { grant.seal(&key) };
+        StoreGrant { store, epoch, grant, endpoints: endpoints.iter().map(for_clients).collect() }
+    }
+}
+
+/// Whether a store says with its mount that it reads the newest format of grants.
+fn reads_newest_format(endpoints: &[Endpoint]) -> bool {
+    let mut formats =
+        endpoints.iter().flat_map(|endpoint| &endpoint.attributes).filter(|(name, _)| is_for_masters(name));
+    formats.any(|(_, format)| format.parse().is_ok_and(|format: u32| format >= Grant::FORMAT.into()))
+}
+
+/// Returns an endpoint without what only masters need of it.
+fn for_clients(endpoint: &Endpoint) -> Endpoint {
+    let attributes = endpoint.attributes.iter().filter(|(name, _)| !is_for_masters(name)).cloned().collect();
+    Endpoint { attributes, ..endpoint.clone() }
+}
+
+fn is_for_masters(attribute: &str) -> bool {
+    attribute == GRANT_FORMAT
 }

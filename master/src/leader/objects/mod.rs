@@ -34,8 +34,8 @@ use describe::Describing;
 pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
 use eviction::explain;
 pub(crate) use eviction::keep_room;
-use grants::Grants;
-pub(crate) use grants::{GrantedReplica, StoreGrant};
+pub(crate) use grants::{GrantedReplica, Holder, StoreGrant};
+use grants::{Grants, Terms};
 pub(crate) use preference::{Near, Preference};
 use proofs::Due;
 pub(crate) use proofs::PutToEnd;
@@ -190,22 +190,19 @@ impl Objects {
         keys: &[Bytes],
         calls: &[usize],
         doubtful: Doubtful,
+        holder: Holder,
     ) -> Result<Placements, Refusal> {
         let leading = self.coordinator.lead().await?;
+        let cluster = self.coordinator.cluster();
         let locate = || {
             let expires = leading.now().after(leading.read_lease());
+            let terms = Terms { cluster, access: Access::Read, expires, tenant, holder };
             self.coordinator.read(|applied| {
                 let (mut found, mut sealed) = (Vec::with_capacity(keys.len()), Vec::new());
                 let (mut used, mut undecided) = (ReadKeys::default(), false);
                 let known_from = self.coordinator.known_from(&leading, applied);
                 for keys in apart(keys, calls) {
-                    let mut grants = Grants::after(
-                        &sealed,
-                        &applied.state,
-                        self.coordinator.cluster(),
-                        Access::Read,
-                        expires,
-                    );
+                    let mut grants = Grants::after(&sealed, &applied.state, terms);
                     let mut call = ReadAttempt::new(&applied.state, &leading, tenant);
                     let mut place = |object: ObjectView| {
                         let is_doubtful = object.replicas.iter().any(|replica| replica.index < known_from);
@@ -285,6 +282,7 @@ impl Objects {
         items: impl FnOnce(PutTimes) -> Result<Vec<PutStartItem>, Refusal>,
         calls: &[usize],
         preference: &Preference,
+        holder: Holder,
     ) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
         // Only this call leads to further writes later; ends and removes merely finish what was begun.
@@ -305,14 +303,10 @@ impl Objects {
         let (started, no_space) = self.start_with_room(&leading, tenant, items).await?;
         Ok(self.coordinator.read(|applied| {
             let (mut puts, mut sealed) = (Vec::with_capacity(started.len()), Vec::new());
-            for (started, expires) in apart(&started, calls).zip(&expires) {
-                let mut grants = Grants::after(
-                    &sealed,
-                    &applied.state,
-                    self.coordinator.cluster(),
-                    Access::Write,
-                    *expires,
-                );
+            let cluster = self.coordinator.cluster();
+            for (started, &expires) in apart(&started, calls).zip(&expires) {
+                let terms = Terms { cluster, access: Access::Write, expires, tenant, holder };
+                let mut grants = Grants::after(&sealed, &applied.state, terms);
                 let mut granted = |replicas: &[PlacedReplica]| {
                     replicas.iter().map(|replica| grants.add(replica)).collect::<Option<Granted>>()
                 };

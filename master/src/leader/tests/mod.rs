@@ -1,3 +1,4 @@
+mod grants;
 mod refused;
 mod streams;
 mod tenants;

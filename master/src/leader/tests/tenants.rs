@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mount;
 use super::upgrade::services;
-use crate::leader::Preference;
+use crate::leader::{Holder, Preference};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_is_not_revoked_in_the_name_of_another_tenant() {
@@ -20,7 +20,11 @@ async fn a_put_is_not_revoked_in_the_name_of_another_tenant() {
     leader.stores.mount(mount(1, &[], &[1 << 20])).await.unwrap();
     let (ours, unknown) = (PutId(1), PutId(2));
     let items = vec![PutStartItem::new(ours, b"key", 64, ClusterTime(u64::MAX / 4))];
-    let started = leader.objects.put_start("a", |_| Ok(items), &[1], &Preference::default()).await.unwrap();
+    let started = leader
+        .objects
+        .put_start("a", |_| Ok(items), &[1], &Preference::default(), Holder::Plain)
+        .await
+        .unwrap();
     assert_eq!(started.puts[0].0, Code::Ok);
     let in_flight = || leader.coordinator.read(|applied| applied.state.put(ours).is_some());
 

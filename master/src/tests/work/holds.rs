@@ -28,7 +28,7 @@ use crate::http::{MetricNames, routes};
 use crate::leader::tests::GRANT_KEY;
 use crate::leader::tests::upgrade::services;
 use crate::leader::{
-    Doubtful, GrantedReplica, LeaseMode, Near, Preference, PutToEnd, RemoveObject, Services, duties,
+    Doubtful, GrantedReplica, Holder, LeaseMode, Near, Preference, PutToEnd, RemoveObject, Services, duties,
     keep_members, keep_room, tell_of_members, watch,
 };
 use crate::metrics::MasterMetrics;
@@ -212,7 +212,7 @@ impl Leader {
             assert!(found.iter().all(Result::is_ok));
             self.holds("exist", EACH * ITEM);
         }
-        let found = objects.get(&of, &keys, &[keys.len()], Doubtful::Checked).await.unwrap();
+        let found = objects.get(&of, &keys, &[keys.len()], Doubtful::Checked, Holder::Plain).await.unwrap();
         assert!(found.found.iter().all(Result::is_ok));
         self.holds("get", EACH * ITEM);
         objects.describe(&of, &keys).await.unwrap();
@@ -229,7 +229,8 @@ impl Leader {
         };
         let any = Preference::default();
         let puts = items(EACH, SIZE);
-        let started = objects.put_start(&of, |_| Ok(puts.clone()), &[puts.len()], &any).await.unwrap();
+        let started =
+            objects.put_start(&of, |_| Ok(puts.clone()), &[puts.len()], &any, Holder::Plain).await.unwrap();
         assert!(started.puts.iter().all(|(code, _)| *code == Code::Ok));
         self.holds("put start", EACH * ITEM);
         let ends = puts.iter().zip(&started.puts).map(|(put, (_, places))| end(&services, put, &of, places));
@@ -239,9 +240,9 @@ impl Leader {
         objects.put_revoke(&of, puts.iter().map(|put| put.put).collect()).await.unwrap();
         self.holds("put revoke", FEW);
         let near = Preference { names: vec!["store-7".into()], near: Near::EachOther };
-        objects.put_start(&of, |_| Ok(items(1, SIZE + 64)), &[1], &near).await.unwrap();
+        objects.put_start(&of, |_| Ok(items(1, SIZE + 64)), &[1], &near, Holder::Plain).await.unwrap();
         self.holds("put start that prefers stores", ALL_STORES);
-        objects.put_start(&of, |_| Ok(items(1, 1 << 30)), &[1], &any).await.unwrap();
+        objects.put_start(&of, |_| Ok(items(1, 1 << 30)), &[1], &any, Holder::Plain).await.unwrap();
         self.holds("put start that is too large", ALL_STORES);
 
         objects.report_mismatch(KeyHash::of("", b"k"), PutId(1), StoreId(1)).await.unwrap();
@@ -305,7 +306,11 @@ impl Leader {
     async fn duties(&mut self) {
         let services = self.services.clone();
         let keys: Vec<Bytes> = (0..EACH).map(|n| key(n).into()).collect();
-        services.objects.get(&tenant(6), &keys, &[keys.len()], Doubtful::Checked).await.unwrap();
+        services
+            .objects
+            .get(&tenant(6), &keys, &[keys.len()], Doubtful::Checked, Holder::Plain)
+            .await
+            .unwrap();
         self.holds("get in a new term", 2 * STORES);
         let tasks = [
             tokio::spawn(keep_room(services.objects.clone())),
@@ -367,8 +372,10 @@ async fn put_again(services: Arc<Services>, n: u64) {
         let item =
             PutStartItem::new(id, format!("again {n} {put}").as_bytes(), size, ClusterTime(u64::MAX / 4));
         // It is refused at times, where nothing may be evicted.
-        let started =
-            services.objects.put_start(&of, |_| Ok(vec![item.clone()]), &[1], &Preference::default()).await;
+        let started = services
+            .objects
+            .put_start(&of, |_| Ok(vec![item.clone()]), &[1], &Preference::default(), Holder::Plain)
+            .await;
         if let Ok(started) = started {
             let _ = services.objects.put_end(vec![end(&services, &item, &of, &started.puts[0].1)]).await;
         }

@@ -1,0 +1,55 @@
+//! Grants for callers and stores of all builds.
+
+use mc_index::{MountStore, PutStartItem};
+use mc_raft::testing::Pool;
+use mc_raft::{RaftTiming, SnapshotLimits};
+use mc_types::{ClusterTime, GRANT_FORMAT, Grant, PutId};
+use tokio_util::sync::CancellationToken;
+
+use super::upgrade::services;
+use super::{GRANT_KEY, mount};
+use crate::leader::{Holder, Preference, StoreGrant};
+
+/// The mount of a store that says which format of grants it reads.
+fn mount_reading(id: u64, format: Option<&str>) -> MountStore {
+    let mut mount = mount(id, &["a:1"], &[1 << 20]);
+    let attributes = &mut mount.endpoints[0].attributes;
+    attributes.extend(format.map(|format| (GRANT_FORMAT.to_owned(), format.to_owned())));
+    attributes.push(("other".to_owned(), "for clients".to_owned()));
+    mount
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
+    let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
+    let leads = pool.leader().await;
+    let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+    let formats = [None, Some("1"), Some("2"), Some("3"), Some("?")];
+    for (id, format) in (1..).zip(formats) {
+        leader.stores.mount(mount_reading(id, format)).await.unwrap();
+    }
+    for (id, holder) in (1_u8..).zip([Holder::Older, Holder::Plain, Holder::Secured]) {
+        let item = PutStartItem::new(PutId(id.into()), &[id], 64, ClusterTime(u64::MAX / 4));
+        let items = vec![PutStartItem { replicas: 5, ..item }];
+        let any = Preference::default();
+        let started = leader.objects.put_start("team", |_| Ok(items), &[1], &any, holder).await.unwrap();
+        assert_eq!(started.grants.len(), formats.len());
+        for StoreGrant { store, grant: sealed, endpoints, .. } in started.grants {
+            let (grant, key) = Grant::open(&sealed.bytes, &GRANT_KEY).unwrap();
+            let store_reads_it = matches!(formats[store.0 as usize - 1], Some("2" | "3"));
+            let is_newest = store_reads_it && holder != Holder::Older;
+            let needs_proof = is_newest && holder == Holder::Secured;
+            let said = (sealed.bytes[0], grant.tenant.as_str(), grant.needs_proof, sealed.proof_key);
+            let tenant = if is_newest { "team" } else { "" };
+            let format = if is_newest { Grant::FORMAT } else { 1 };
+            assert_eq!(
+                said,
+                (format, tenant, needs_proof, needs_proof.then_some(key)),
+                "{store}, {holder:?}"
+            );
+            let attributes: Vec<_> = endpoints[0].attributes.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(attributes, ["other"], "clients get what is for them");
+        }
+    }
+}

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use mc_net::{Tls, TlsNetwork};
-use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
+use mc_transfer::{DataEncryption, RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError, parse_list};
 
 use crate::config::{Config, InvalidConfig};
@@ -93,6 +93,13 @@ impl Builder {
     /// Sets how RDMA connections are made. Default: what suits most networks.
     pub fn rdma_options(mut self, options: RdmaOptions) -> Self {
         self.config.rdma_options = options;
+        self
+    }
+
+    /// Sets whether bytes to and from clients go through TLS, where the store has certificates. Default: they do. Off is faster, and lets
+    /// everybody on the way read and change them.
+    pub fn data_encryption(mut self, encryption: DataEncryption) -> Self {
+        self.config.data_encryption = encryption;
         self
     }
 

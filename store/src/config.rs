@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
+use mc_transfer::{DataEncryption, RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
@@ -36,6 +36,8 @@ pub struct Config {
     pub rdma_devices: RdmaDevices,
     /// Options of those devices.
     pub rdma_options: RdmaOptions,
+    /// Whether bytes to and from clients go through TLS, where the store has certificates.
+    pub data_encryption: DataEncryption,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             transport: Transports::default(),
             rdma_devices: RdmaDevices::default(),
             rdma_options: RdmaOptions::default(),
+            data_encryption: DataEncryption::default(),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_net::Tls;
 use mc_transfer::{
-    Authority, Counters, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds, Segment,
-    ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
+    Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
+    Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -44,6 +44,7 @@ pub(crate) struct Offer {
     pub(crate) rdma: Result<Arc<Rdma>, NoRdma>,
     /// `None` where connections are plain.
     pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) data_encryption: DataEncryption,
 }
 
 impl Offer {
@@ -262,6 +263,7 @@ impl Data {
             rdma: self.offer.rdma.as_ref().ok().cloned(),
             max_pairs: self.max_pairs,
             tls: self.offer.tls.clone(),
+            data_encryption: self.offer.data_encryption,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();

@@ -37,9 +37,10 @@ pub use mc_net::{
     ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork, Tls, TlsError, TlsLevel, TlsNetwork,
 };
 pub use mc_transfer::{
-    AllocateError, Checksum, DeviceError, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
-    ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions,
-    ReadBuffer, RequestSeconds, Segment, ShmAccess, Transports,
+    AllocateError, Checksum, DataEncryption, DeviceError, LostMemory, Memory, NoRdma,
+    ParseDataEncryptionError, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
+    ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, RequestSeconds, Segment, ShmAccess,
+    Transports,
 };
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, ParseSpiffeError, Role,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment};
+use mc_transfer::{AllocateError, Authority, DataEncryption, Memory, Rdma, RequestSeconds, Segment};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, SpiffeId, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
@@ -104,15 +104,12 @@ impl Opened {
         let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
-        let data = Arc::new(Data::new(
-            store,
-            memory.clone(),
-            authority,
-            listener,
-            runtime,
-            request_seconds,
-            Offer { transports: config.transport, shm: config.shm, rdma, tls: network.tls().cloned() },
-        ));
+        let tls = network.tls().cloned();
+        // A store without certificates has nothing to leave out.
+        let data_encryption = if tls.is_some() { config.data_encryption } else { DataEncryption::On };
+        let offer = Offer { transports: config.transport, shm: config.shm, rdma, tls, data_encryption };
+        let data =
+            Arc::new(Data::new(store, memory.clone(), authority, listener, runtime, request_seconds, offer));
         data.register_all_with_cards();
         let registration = Registration::draw();
         data.register(registration).await;
@@ -120,6 +117,7 @@ impl Opened {
         let info = StoreInfo {
             store,
             name: state.name.clone(),
+            data_encryption,
             advertised: Advertised::new(config.advertise.as_deref(), data_address, config.http_port),
         };
         let config = LinkConfig {

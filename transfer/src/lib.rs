@@ -13,6 +13,7 @@ mod checksum;
 mod choice;
 mod client;
 mod control;
+mod data_encryption;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -29,6 +30,7 @@ pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use control::client::TcpOptions;
 pub use control::server::{Counters, Memory, RequestSeconds, Timeouts};
+pub use data_encryption::{DataEncryption, ParseDataEncryptionError};
 pub use fence::fence_limit;
 pub use memory::{
     AllocateError, DeviceError, DeviceReport, HostMemory, LentMemory, LostMemory, NoRdma,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use clap::CommandFactory as _;
 use mc_process::{TlsOptions, config::FileOptions, telemetry::LogOptions};
 use mc_store::{
-    ByteSize, Config, DEFAULT_MASTER_PORT, HostPort, InvalidConfig, ParseAddressError, Port, RdmaDevices,
-    RdmaOptions, ShmAccess, StartError, Transports,
+    ByteSize, Config, DEFAULT_MASTER_PORT, DataEncryption, HostPort, InvalidConfig, ParseAddressError, Port,
+    RdmaDevices, RdmaOptions, ShmAccess, StartError, Transports,
 };
 
 /// The flags of a store itself.
@@ -50,6 +50,10 @@ pub struct StoreArgs {
     /// separated by commas
     #[arg(long, value_name = "OPTIONS", default_value_t)]
     pub rdma_options: RdmaOptions,
+    /// Whether bytes to and from clients go through TLS, where the store has certificates: on, or off, which is faster, and lets
+    /// everybody on the way read and change them. Clients need TLS with masters all the same
+    #[arg(long, value_name = "STATE", default_value_t)]
+    pub data_encryption: DataEncryption,
 }
 
 impl StoreArgs {
@@ -67,6 +71,7 @@ impl StoreArgs {
         config.transport = self.transport;
         config.rdma_devices.clone_from(&self.rdma_devices);
         config.rdma_options.clone_from(&self.rdma_options);
+        config.data_encryption = self.data_encryption;
         config
     }
 }

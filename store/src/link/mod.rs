@@ -18,6 +18,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_discovery::Leader;
 use mc_net::Network;
+use mc_transfer::DataEncryption;
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -43,6 +44,7 @@ pub(crate) struct StoreInfo {
     pub(crate) store: StoreId,
     /// Name for display.
     pub(crate) name: String,
+    pub(crate) data_encryption: DataEncryption,
     pub(crate) advertised: Advertised,
 }
 

@@ -8,6 +8,7 @@ use futures::FutureExt as _;
 use futures::future::Fuse;
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
+use mc_transfer::DataEncryption;
 use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -218,7 +219,11 @@ impl Session<'_> {
             Ok(addresses) => addresses,
             Err(err) => return Err(SessionEnd::Broken(format!("no local address routes there: {err}"))),
         };
-        let attributes = [(GRANT_FORMAT.to_owned(), Grant::FORMAT.to_string())].into();
+        let format = (GRANT_FORMAT.to_owned(), Grant::FORMAT.to_string());
+        let attributes = match self.info.data_encryption {
+            DataEncryption::On => [format].into(),
+            DataEncryption::Off => [format, DataEncryption::Off.attribute()].into(),
+        };
         let tcp = v1::Endpoint { transport: "tcp".into(), address: data, attributes };
         let request = v1::MountStoreRequest {
             caller: Some(caller(self.info, self.status, self.leader.node)),

@@ -263,3 +263,21 @@ async fn a_stolen_grant_works_for_nobody_but_its_holder() {
     }
     assert_eq!(found.read_by(&transport("tenant/a/rw/w")).await.unwrap(), written.checksum);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_without_encryption_of_data_serve_those_who_hold_their_grants_alone() {
+    let builder = Cluster::builder().stores(2).store_args(["--data-encryption", "off"]);
+    let cluster = builder.tls().start().await;
+    let certificates = certificates(&cluster);
+    let client = user(&cluster, "tenant/a/rw/w").await;
+    let value = Bytes::from(vec![7; SIZE]);
+    client.put("k", &value).await.unwrap();
+    assert_eq!(client.get("k").await.unwrap(), Some(value.clone()));
+    // The key of the proofs is all that it takes: no certificate is shown to the store.
+    let leader = cluster.master_address(cluster.leader().await);
+    let mut holder = ByHand::over(certificates.network("tenant/a/rw/w").as_ref(), leader).await;
+    let found = holder.find("k").await;
+    assert!(found.read().await.is_ok());
+    let refused = found.stolen().read().await.unwrap_err().to_string();
+    assert!(refused.contains("no proof"), "{refused}");
+}

@@ -96,8 +96,10 @@ impl<'a> Connection<'a> {
         let hello = Hello::decode(&hello)?;
         let served = &self.server.served;
         let admitted = self.server.check_peer(self.exchange.socket.peer());
-        match admitted.and_then(|()| check::check_hello(served.identity, served.authority.times(), &hello)) {
-            Ok(version) => {
+        let check = || check::check_hello(served.identity, served.authority.times(), &hello);
+        match admitted.and_then(|taken| Ok((taken, check()?))) {
+            Ok((taken, version)) => {
+                self.proofs.taken = taken;
                 self.exchange.version = version;
                 let mut reply = HelloReply::encode(version, Ok(()));
                 if version >= NONCE_SINCE {

@@ -15,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::connection::Connection;
+use crate::DataEncryption;
 use crate::authority::Authority;
 use crate::control::server::{
-    ACCEPT_PAUSE, Closed, Counters, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds, ServedMemory,
-    Socket, Timeouts, check,
+    ACCEPT_PAUSE, Closed, Counters, GrantsTaken, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds,
+    ServedMemory, Socket, Timeouts, check,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
@@ -61,6 +62,8 @@ pub struct DataServerConfig {
     pub max_pairs: usize,
     /// Certificates, and how far clients have to use TLS. Without them connections are plain.
     pub tls: Option<Arc<Tls>>,
+    /// Whether clients that prove that they hold their grants need TLS, where others do.
+    pub data_encryption: DataEncryption,
 }
 
 /// Serves reads and writes of a store's memory over TCP: one task a connection, each operation checked against its
@@ -73,6 +76,7 @@ pub struct DataServer {
     /// Wakes the connection that has been idle for the longest time when another one is refused.
     crowded: Notify,
     tls: Option<Arc<Tls>>,
+    data_encryption: DataEncryption,
 }
 
 /// A segment that is no longer served, and the record of writes to it.
@@ -108,6 +112,7 @@ impl DataServer {
             rdma,
             max_pairs,
             tls,
+            data_encryption,
         } = config;
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let server = Self {
@@ -131,6 +136,7 @@ impl DataServer {
             paths: ServerPaths::new(rdma, max_pairs),
             crowded: Notify::new(),
             tls,
+            data_encryption,
         };
         segments.into_iter().for_each(|segment| server.lend(segment));
         server
@@ -253,14 +259,21 @@ impl DataServer {
         drop(open);
     }
 
-    /// Checks that a peer may connect as it does.
-    fn check_peer(&self, peer: &mc_net::Peer) -> Result<(), Refusal> {
-        let Some(tls) = &self.tls else { return Ok(()) };
-        check::check_peer(tls.level(), tls.id().as_ref(), peer)?;
-        if peer.id().is_none() {
-            tls.tolerate();
+    /// Checks that a peer may connect as it does, and returns the grants that it may use then.
+    fn check_peer(&self, peer: &mc_net::Peer) -> Result<GrantsTaken, Refusal> {
+        let Some(tls) = &self.tls else { return Ok(GrantsTaken::All) };
+        let checked = check::check_peer(tls.level(), tls.id().as_ref(), peer);
+        match checked {
+            Err(Refusal::Plain) if self.data_encryption == DataEncryption::Off => Ok(GrantsTaken::WithProofs),
+            Ok(()) => {
+                // Those that may do without TLS don't keep anybody from requiring it.
+                if peer.id().is_none() && self.data_encryption == DataEncryption::On {
+                    tls.tolerate();
+                }
+                Ok(GrantsTaken::All)
+            }
+            Err(refusal) => Err(refusal),
         }
-        Ok(())
     }
 
     /// Returns when another connection was refused and there is still no free place.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, ShmAccess,
-    ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
+    Authority, Checksum, DataEncryption, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal,
+    Segment, ShmAccess, ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
 };
 use mc_types::{
     Access, Clock, ClusterTime, Grant, GrantedRange, Receipt, SealedGrant, SegmentEpoch, SegmentNumber,
@@ -64,6 +64,7 @@ impl Host {
             rdma: None,
             max_pairs: 0,
             tls: None,
+            data_encryption: DataEncryption::On,
         };
         let server = Arc::new(DataServer::new(config));
         let stop = CancellationToken::new();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mc_net::Tls;
 use mc_transfer::{
-    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, ReadOp, Seal,
-    Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp, Written,
+    Authority, Checksum, Counters, DataEncryption, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma,
+    ReadOp, Seal, Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp, Written,
 };
 use mc_types::{
     Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, Receipt, SealedGrant, SegmentEpoch,
@@ -76,7 +76,15 @@ impl Store {
     /// A store with certificates.
     pub(crate) async fn start_secured(len: u64, timeouts: Timeouts, tls: Arc<Tls>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::start_as(listener, len, timeouts, (512 << 20, 10_000), None, Some(tls))
+        let secured = (Some(tls), DataEncryption::On);
+        Self::start_as(listener, len, timeouts, (512 << 20, 10_000), None, secured)
+    }
+
+    /// A store with certificates that takes data in the clear.
+    pub(crate) async fn start_unencrypted(len: u64, tls: Arc<Tls>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let secured = (Some(tls), DataEncryption::Off);
+        Self::start_as(listener, len, Timeouts::default(), (512 << 20, 10_000), None, secured)
     }
 
     pub(crate) fn start_full(
@@ -87,7 +95,8 @@ impl Store {
         max_connections: usize,
         rdma: Option<Arc<Rdma>>,
     ) -> Self {
-        Self::start_as(listener, len, timeouts, (fence_bytes, max_connections), rdma, None)
+        let plain = (None, DataEncryption::On);
+        Self::start_as(listener, len, timeouts, (fence_bytes, max_connections), rdma, plain)
     }
 
     fn start_as(
@@ -96,7 +105,7 @@ impl Store {
         timeouts: Timeouts,
         (fence_bytes, max_connections): (u64, usize),
         rdma: Option<Arc<Rdma>>,
-        tls: Option<Arc<Tls>>,
+        (tls, data_encryption): (Option<Arc<Tls>>, DataEncryption),
     ) -> Self {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let read = clock_ms.clone();
@@ -117,6 +126,7 @@ impl Store {
             rdma,
             max_pairs,
             tls,
+            data_encryption,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

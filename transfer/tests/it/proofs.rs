@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mc_net::TlsLevel;
-use mc_transfer::{Checksum, Memory, Seal, ShmAccess, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_transfer::{
+    Checksum, DataEncryption, Memory, Seal, ShmAccess, TcpOptions, TcpTransport, Transport as _, WriteOp,
+};
 use mc_types::{Access, Grant, Nonce, SealedGrant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -13,7 +15,7 @@ use crate::common::certificates::{CertificateAuthority, at, options};
 use crate::common::host::{Host, MIB, client};
 use crate::common::relay::Relay;
 use crate::common::{
-    CLUSTER, EPOCH, KEY, STORE, Store, grant, pattern, peer_at, range, read, refusal, soon, write,
+    CLUSTER, EPOCH, KEY, STORE, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, write,
 };
 
 const LEN: u64 = 4096;
@@ -270,4 +272,44 @@ async fn an_altered_request_is_refused() {
     request.truncate(request.len() - 16);
     assert!(client.answer(&request, &[1; 8]).await.unwrap_err().contains("no proof"));
     assert!(store.bytes(0, LEN as usize).iter().all(|byte| *byte == 0), "nothing was written");
+}
+
+#[tokio::test]
+async fn a_store_may_take_data_in_the_clear_from_those_who_prove_that_they_hold_their_grants() {
+    let authority = CertificateAuthority::new();
+    let store = Store::start_unencrypted(LEN, authority.issue("store/kv")).await;
+    let relay = Relay::to(&store.address).await;
+    let mut peer = peer_at(&relay.address);
+    peer.endpoints[0].attributes.push(DataEncryption::Off.attribute());
+    let transport = TcpTransport::new(options(authority.issue("tenant/team/rw/engine")));
+    let bytes = pattern(LEN as usize, 1);
+    write(&transport, &peer, &held(Access::Write, 1, LEN), &bytes).await.unwrap();
+    assert!(read(&transport, &peer, &held(Access::Read, 1, LEN), bytes.len()).await.unwrap().0 == bytes);
+    for wire in [relay.recorded(), relay.recorded_down()] {
+        assert!(wire.windows(32).any(|part| part == &bytes[..32]), "in the clear");
+    }
+
+    // With a grant that needs no proof the same client goes by TLS.
+    let before = relay.recorded().len();
+    assert!(read(&transport, &peer, &sealed(Access::Read, 0, LEN, 1), 8).await.is_ok());
+    assert_eq!(relay.recorded()[before], 22, "the type of a record of a handshake");
+
+    // Nobody else gets anything over a plain connection.
+    let plain = TcpTransport::default();
+    let reason = refusal(read(&plain, &peer, &sealed(Access::Read, 0, LEN, 1), 8).await);
+    assert!(reason.contains("plain connections for grants alone"), "{reason}");
+    let reason = refusal(read(&plain, &peer, &stolen(&held(Access::Read, 1, LEN)), 8).await);
+    assert!(reason.contains("no proof"), "{reason}");
+    let without_certificate = TcpTransport::new(options(authority.anonymous()));
+    let reason =
+        refusal(read(&without_certificate, &store.peer(), &sealed(Access::Read, 0, LEN, 1), 8).await);
+    assert!(reason.contains("tls.crt"), "{reason}");
+
+    // A store that encrypts data takes none in the clear, whatever its endpoint is said to be.
+    let strict =
+        Store::start_secured(LEN, mc_transfer::Timeouts::default(), authority.issue("store/kv")).await;
+    let mut peer = strict.peer();
+    peer.endpoints[0].attributes.push(DataEncryption::Off.attribute());
+    let reason = refusal(write(&transport, &peer, &held(Access::Write, 1, LEN), &bytes).await);
+    assert!(reason.contains("requires TLS"), "{reason}");
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use mc_console::{Ended, Global};
 use mc_transfer::{
-    Authority, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, Segment, ShmAccess, fence_limit,
-    socket_name,
+    Authority, DataEncryption, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, Segment, ShmAccess,
+    fence_limit, socket_name,
 };
 use mc_types::{
     Access, ByteSize, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant,
@@ -155,6 +155,7 @@ pub(crate) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<E
         rdma,
         max_pairs: 100,
         tls: None,
+        data_encryption: DataEncryption::On,
     }));
     let stop = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -64,6 +64,11 @@ pub(crate) enum Refusal {
         "the proof that the client holds the grant is wrong: the request was altered, or is of another connection or client"
     )]
     WrongProof,
+    #[error(
+        "this store takes plain connections for grants alone that masters give over TLS: give the client the folder with its \
+         certificates, by --tls-dir or MC_TLS_DIR"
+    )]
+    PlainGrant,
     #[error("request {id} with a proof came after request {last}: it is repeated")]
     Repeated { id: u64, last: u64 },
     #[error("the grant permits to {}, the request is to {}", verb(*granted), verb(*asked))]
@@ -103,6 +108,7 @@ impl Refusal {
             | Self::Store { .. }
             | Self::Epoch { .. }
             | Self::Plain
+            | Self::PlainGrant
             | Self::Anonymous
             | Self::Stranger { .. } => Status::Identity,
             Self::NotReady => Status::NotReady,

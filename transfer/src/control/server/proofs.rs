@@ -3,6 +3,14 @@ use mc_types::{Grant, Nonce, Proof, ProofKey};
 use super::check::Refusal;
 use crate::control::wire::{REQUEST_LEN, Request};
 
+/// Grants that count on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantsTaken {
+    All,
+    /// Those that need proofs: the connection is plain, where the store requires TLS of others.
+    WithProofs,
+}
+
 /// The proofs on one connection: each says that the sender of a request holds the key of its grant.
 ///
 /// A recorded request can't be used again. On another connection its proof is wrong, because a store draws a nonce of 128 bits for
@@ -12,12 +20,13 @@ pub(crate) struct Proofs {
     pub(crate) nonce: Nonce,
     /// Id of the last request with a proof.
     last_id: u64,
+    pub(crate) taken: GrantsTaken,
 }
 
 impl Proofs {
     /// Those of a new connection with this nonce.
     pub(crate) fn with(nonce: Nonce) -> Self {
-        Self { nonce, last_id: 0 }
+        Self { nonce, last_id: 0, taken: GrantsTaken::All }
     }
 
     /// Checks the proof of a request, if its grant needs one. `key` is the grant's, and `ops` are the operations as they have travelled.
@@ -28,8 +37,10 @@ impl Proofs {
         header: &[u8; REQUEST_LEN],
         (request, ops, proof): (&Request, &[u8], Option<Proof>),
     ) -> Result<(), Refusal> {
-        if !grant.needs_proof {
-            return Ok(());
+        match (grant.needs_proof, self.taken) {
+            (false, GrantsTaken::All) => return Ok(()),
+            (false, GrantsTaken::WithProofs) => return Err(Refusal::PlainGrant),
+            (true, _) => {}
         }
         let proof = proof.ok_or(Refusal::NoProof)?;
         if key.prove(self.nonce, header, ops) != proof {

@@ -38,6 +38,7 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
         transport: mc_transfer::Transports::Auto,
         rdma_devices: mc_transfer::RdmaDevices::Off,
         rdma_options: mc_transfer::RdmaOptions::default(),
+        data_encryption: mc_transfer::DataEncryption::On,
     }
 }
 

@@ -391,6 +391,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
+    use crate::DataEncryption;
     use crate::control::wire::{Op, Status};
     use crate::{Authority, DataServer, DataServerConfig};
 
@@ -431,6 +432,7 @@ mod tests {
             rdma: None,
             max_pairs: 0,
             tls: None,
+            data_encryption: DataEncryption::On,
         });
         let (mut exchange, mut ops) = (Exchange::new(served.as_ref(), socket), Vec::new());
         RdmaOp { op: Op { range: 0, offset: 0, len: 1 }, key: 0, address: 0 }.encode(&mut ops);

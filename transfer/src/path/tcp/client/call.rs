@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::pool::{Pool, Pools, Reuse, Slot, TRANSPORT};
 use super::work::{Turn, Work};
+use crate::DataEncryption;
 use crate::control::client::pieces::{self, Piece};
 use crate::control::client::{ConnectError, Failure, Outcome, Refused};
 use crate::control::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::path::{CallContext, PreparedTurn};
-use crate::transport::{Peer, Seal, TransferError, Written};
+use crate::transport::{Peer, PeerEndpoint, Seal, TransferError, Written};
 
 /// Number of failures of a path that the store says can't be taken.
 const NEVER_AGAIN: u32 = u32::MAX;
@@ -40,7 +41,13 @@ impl<'a> TransferCall<'a> {
     ) -> Result<Self, TransferError> {
         let &Peer { cluster, store, epoch, ref endpoints } = peer;
         let ours = endpoints.iter().filter(|endpoint| endpoint.transport == TRANSPORT);
-        let pools: Vec<_> = ours.map(|endpoint| pools.get(store, &endpoint.address)).collect();
+        let encryption = |endpoint: &PeerEndpoint| match grant.proof_key {
+            Some(_) => DataEncryption::of(&endpoint.attributes),
+            // It would be refused on a plain connection.
+            None => DataEncryption::On,
+        };
+        let pool = |endpoint: &PeerEndpoint| pools.get(store, &endpoint.address, encryption(endpoint));
+        let pools: Vec<_> = ours.map(pool).collect();
         if pools.is_empty() {
             let offered = endpoints.iter().map(|e| format!("{}://{}", e.transport, e.address));
             return Err(TransferError::NoEndpoint { store, offered: offered.collect::<Vec<_>>().join(", ") });

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
+use crate::DataEncryption;
 use crate::checksum::Sums;
 use crate::control::client::{ConnectError, Failure, Health, Link, Pipe, Place, TcpOptions, Watch, pieces};
 use crate::control::wire::Hello;
@@ -15,13 +16,16 @@ use crate::report::{PeerReport, PeerTransport};
 /// The name of this transport in a store's endpoints.
 pub(super) const TRANSPORT: &str = "tcp";
 
-/// The connection pools of a transport, by address.
+/// Address of a pool, and whether its connections may use TLS.
+type PoolPlace = (String, DataEncryption);
+
+/// The connection pools of a transport, by address, and apart for connections that must be plain.
 pub(super) struct Pools {
     options: TcpOptions,
     /// The path beside the connections, or the report on one that this process does not have.
     beside: Result<Arc<dyn ClientPath>, PeerTransport>,
     /// Each with the store that was called there last.
-    by_address: Mutex<HashMap<String, (StoreId, Arc<Pool>)>>,
+    by_address: Mutex<HashMap<PoolPlace, (StoreId, Arc<Pool>)>>,
 }
 
 /// The connections to one address: at most `connections_per_peer`, each with one call at a time, first come, first
@@ -79,27 +83,33 @@ impl Pools {
         self.options.sums
     }
 
-    pub(super) fn get(&self, store: StoreId, address: &str) -> Arc<Pool> {
+    /// Returns the connections to an address; plain ones if the bytes are not to be encrypted.
+    pub(super) fn get(&self, store: StoreId, address: &str, encryption: DataEncryption) -> Arc<Pool> {
+        let mut options = self.options.clone();
+        if encryption == DataEncryption::Off {
+            options.tls = None;
+        }
         let mut pools = self.by_address.lock();
-        let beside = match pools.get_mut(address) {
+        let place = (address.to_owned(), encryption);
+        let beside = match pools.get_mut(&place) {
             Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
                 *last = store;
                 return pool.clone();
             }
             // The next pool makes no use of a path that has failed, either.
             Some((_, pool)) => pool.beside.clone(),
-            None => self.beside.as_ref().ok().map(|path| path.clone().to_store(address, &self.options)),
+            None => self.beside.as_ref().ok().map(|path| path.clone().to_store(address, &options)),
         };
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, (_, pool)| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, &self.options, beside));
-        pools.insert(address.to_owned(), (store, pool.clone()));
+        let pool = Arc::new(Pool::new(address, &options, beside));
+        pools.insert(place, (store, pool.clone()));
         pool
     }
 
     pub(super) fn report(&self) -> Vec<PeerReport> {
         let pools = self.by_address.lock();
-        let of = |(address, (store, pool)): (&String, &(StoreId, Arc<Pool>))| PeerReport {
+        let of = |((address, _), (store, pool)): (&PoolPlace, &(StoreId, Arc<Pool>))| PeerReport {
             store: *store,
             address: address.clone(),
             transports: self.transports(Some(pool)),

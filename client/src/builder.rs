@@ -166,6 +166,15 @@ impl Builder {
         self
     }
 
+    /// Sets the file with this client's token, which is shown to masters in place of a certificate. The client needs `ca.crt` in the
+    /// [folder of its certificates](Self::tls_dir), to know the masters. Default: the file in the variable `MC_TOKEN_FILE`, else
+    /// `token` in that folder if it is there.
+    #[must_use]
+    pub fn token_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.token_file = Some(file.into());
+        self
+    }
+
     /// Sets the stores of this host to share memory with, by the users of their processes: the client reads from theirs, and
     /// they copy puts out of its own. All others are used over TCP. It has no effect on a client with a [transport](Self::transport) of its own. Default:
     /// [`ShmAccess::SameUid`].

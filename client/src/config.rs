@@ -34,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) network: Option<Arc<dyn Network>>,
     pub(crate) tls_dir: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     pub(crate) shm: ShmAccess,
     pub(crate) transports: Transports,
     pub(crate) rdma_devices: RdmaDevices,
@@ -49,7 +50,11 @@ impl Config {
         if let Some(network) = &self.network {
             return Ok(network.clone());
         }
-        let tls = Tls::find(self.tls_dir.as_deref());
+        let dir = self.tls_dir.as_deref();
+        let tls = match &self.token_file {
+            Some(token) => Tls::find_with_token(dir, token).map(Some),
+            None => Tls::find(dir),
+        };
         Ok(TlsNetwork::shared(tls.map_err(|error| ConnectError::Tls { why: error.to_string() })?))
     }
 }
@@ -73,6 +78,7 @@ impl Default for Config {
             cluster: None,
             network: None,
             tls_dir: None,
+            token_file: None,
             shm: ShmAccess::default(),
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),

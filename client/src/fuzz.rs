@@ -145,8 +145,13 @@ fn unmet() -> Option<Masters> {
 /// Returns the state of a client whose master has answered a hello and named no leader.
 fn met() -> Option<Masters> {
     let masters = unmet()?;
-    let report =
-        ClusterReport { cluster: Some(CLUSTER), node: Some(NODE), leader: None, masters: Vec::new() };
+    let report = ClusterReport {
+        cluster: Some(CLUSTER),
+        node: Some(NODE),
+        leader: None,
+        masters: Vec::new(),
+        tls_level: None,
+    };
     masters.greeted(ADDRESS, report);
     Some(masters)
 }

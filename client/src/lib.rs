@@ -46,8 +46,9 @@ mod raw;
 mod session;
 
 pub use admin::{
-    Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, OutdatedCaller,
-    PlacedReplica, Quota, SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
+    Admin, ClusterStatus, Config, CutOff, Lookup, MasterReport, MasterStatus, Member, Members,
+    OutdatedCaller, PlacedReplica, Principal, PrincipalChange, Quota, Security, SegmentStatus, Setting,
+    StoreState, StoreStatus, Tenant, TransportStatus, WhoAmI,
 };
 pub use builder::Builder;
 pub use bytes::Bytes;
@@ -60,7 +61,8 @@ pub use keys::{
 };
 pub use mc_discovery::Leader;
 pub use mc_net::{
-    ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork, Tls, TlsError, TlsLevel, TlsNetwork,
+    ChannelOptions, Connection, CredentialPaths, Incoming, Listener, Network, TcpNetwork, Tls, TlsError,
+    TlsNetwork,
 };
 pub use mc_transfer::{
     AllocateError, Checksum, DeviceError, HostMemory, LentMemory, LostMemory, Memory, NoRdma,
@@ -70,9 +72,10 @@ pub use mc_transfer::{
     WriteBuffer, WriteOp, Written,
 };
 pub use mc_types::{
-    ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError,
-    ParseSpiffeError, PinAction, ProofKey, PutId, PutMode, Receipt, Replication, Role, SealedGrant,
-    SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess, UnknownCode,
+    ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseLevelError,
+    ParseSizeError, ParseSpiffeError, ParseTokenError, PinAction, ProofKey, PutId, PutMode, Receipt,
+    Replication, Role, SealedGrant, SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess, TlsLevel,
+    Token, TokenHash, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

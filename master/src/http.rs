@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
+use mc_net::Principal;
 use mc_process::http::{metrics_page, standard_routes};
 use mc_proto::v1;
+use mc_types::Role;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -27,8 +29,9 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>, default: Metric
             async move { status_json(&api.status_reply().await) }
         },
     );
-    let scrape =
-        move |Query(scrape): Query<Scrape>| std::future::ready(page(&scraped, &metrics, &scrape, default));
+    let scrape = move |Query(scrape): Query<Scrape>, Extension(caller): Extension<Principal>| {
+        std::future::ready(page(&scraped, &metrics, &scrape, default, &caller))
+    };
     standard.route("/metrics", get(scrape)).merge(mooncake::routes(api))
 }
 
@@ -46,10 +49,19 @@ struct Scrape {
     compat: Option<String>,
 }
 
-fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: MetricNames) -> Response {
+fn page(
+    api: &Api,
+    metrics: &MasterMetrics,
+    scrape: &Scrape,
+    default: MetricNames,
+    caller: &Principal,
+) -> Response {
     metrics.show(sample(api));
     metrics.show_tls(api.network().tls().map(Arc::as_ref));
-    let page = metrics.render();
+    let mut page = metrics.render();
+    if !may_know_tenants(caller) {
+        page = without_tenants(&page);
+    }
     match (scrape.compat.as_deref(), default) {
         (None, MetricNames::Own) => metrics_page(page),
         (None, MetricNames::OwnAndMooncake) => {
@@ -62,6 +74,20 @@ fn page(api: &Api, metrics: &MasterMetrics, scrape: &Scrape, default: MetricName
             (StatusCode::BAD_REQUEST, why).into_response()
         }
     }
+}
+
+/// Whether a caller may know which tenants there are.
+fn may_know_tenants(caller: &Principal) -> bool {
+    match caller {
+        Principal::Open => true,
+        Principal::Named { id, .. } => !matches!(id.role(), Role::Store | Role::Tenant { .. }),
+        Principal::Stranger(_) => false,
+    }
+}
+
+/// Leaves out the samples that name a tenant.
+fn without_tenants(page: &str) -> String {
+    page.split_inclusive('\n').filter(|line| !line.contains("{tenant=\"")).collect()
 }
 
 /// Says whether this master is ready, or why it is not.

@@ -46,6 +46,9 @@ pub struct HelloReply {
     /// Client addresses of all masters that this one knows, itself included.
     #[prost(string, repeated, tag = "7")]
     pub masters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How far processes of the cluster with certificates insist on TLS: 1 allow, 2 prefer, 3 require; 0: not known.
+    #[prost(uint32, tag = "8")]
+    pub tls_level: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leader {
@@ -73,6 +76,9 @@ pub struct ErrorDetail {
     pub ours: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub theirs: ::prost::alloc::string::String,
+    /// With RESOURCE_EXHAUSTED, if it is known: time after which the call may be tried again.
+    #[prost(uint32, tag = "6")]
+    pub retry_after_ms: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BatchExistRequest {
@@ -622,6 +628,9 @@ pub struct Tenant {
     /// part of both
     #[prost(uint64, tag = "8")]
     pub hard_pinned_bytes: u64,
+    /// most calls of its users; 0: no limit
+    #[prost(uint32, tag = "9")]
+    pub calls_per_s: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetTenantRequest {
@@ -632,6 +641,9 @@ pub struct SetTenantRequest {
     /// absent: unregister the tenant, which must have no objects
     #[prost(message, optional, tag = "3")]
     pub quota: ::core::option::Option<Quota>,
+    /// Most calls of its users in a second; 0: no limit; absent: as it is. A tenant that is unregistered has none.
+    #[prost(uint32, optional, tag = "4")]
+    pub calls_per_s: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetTenantReply {}
@@ -692,6 +704,21 @@ pub struct StoreHeartbeat {
     /// For people, in some heartbeats: ways in which clients move bytes to and from the store. At most 8.
     #[prost(message, repeated, tag = "5")]
     pub transports: ::prost::alloc::vec::Vec<TransportStatus>,
+    #[prost(message, optional, tag = "6")]
+    pub tls: ::core::option::Option<TlsReport>,
+}
+/// What a process says of its connections.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TlsReport {
+    /// Whether it has a certificate, so that others reach it by TLS.
+    #[prost(bool, tag = "1")]
+    pub has_certificate: bool,
+    /// How far it insists on TLS: 1 allow, 2 prefer, 3 require. Its own flag may say otherwise than the cluster.
+    #[prost(uint32, tag = "2")]
+    pub level: u32,
+    /// Hosts that it has let in without an identity within the last minute; 16 at most.
+    #[prost(string, repeated, tag = "3")]
+    pub tolerated: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A transport of a store, since its start.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -730,6 +757,22 @@ pub struct StoreHeartbeatReply {
     /// it. The new leader counts them as alive meanwhile. Grows with the number of mounted stores.
     #[prost(uint32, tag = "7")]
     pub spread_ms: u32,
+    /// How far processes of the cluster with certificates insist on TLS: 1 allow, 2 prefer, 3 require; 0: not known.
+    #[prost(uint32, tag = "8")]
+    pub tls_level: u32,
+    /// Absent: nobody is shut out, or as in the answer before.
+    #[prost(message, optional, tag = "9")]
+    pub shut_out: ::core::option::Option<ShutOut>,
+}
+/// Who gets nothing from a store any more, whatever it shows.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShutOut {
+    /// Identities without the trust domain, as `tenant/a/rw/engine`.
+    #[prost(string, repeated, tag = "1")]
+    pub identities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Numbers of tokens.
+    #[prost(uint64, repeated, tag = "2")]
+    pub tokens: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -897,6 +940,9 @@ pub struct WatchEvent {
     /// Callers that have to go over to another master take up to so long, each as long as it draws, unless a call waits.
     #[prost(uint32, tag = "6")]
     pub spread_ms: u32,
+    /// How far processes of the cluster with certificates insist on TLS: 1 allow, 2 prefer, 3 require; 0: not known.
+    #[prost(uint32, tag = "7")]
+    pub tls_level: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListMembersRequest {
@@ -1006,6 +1052,120 @@ pub struct FinishUpgradeReply {
     pub before: u32,
     #[prost(uint32, tag = "2")]
     pub after: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetSecurityRequest {
+    #[prost(message, optional, tag = "1")]
+    pub caller: ::core::option::Option<Caller>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetSecurityReply {
+    /// 1 allow, 2 prefer, 3 require
+    #[prost(uint32, tag = "1")]
+    pub tls_level: u32,
+    /// by name
+    #[prost(message, repeated, tag = "2")]
+    pub principals: ::prost::alloc::vec::Vec<Principal>,
+    /// Processes that the level `require` would cut off, as far as the leader can tell.
+    #[prost(message, repeated, tag = "3")]
+    pub cut_off: ::prost::alloc::vec::Vec<CutOff>,
+}
+/// What is known of a principal beyond its certificate.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Principal {
+    /// its identity without the trust domain, as `tenant/a/rw/engine`
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub has_token: bool,
+    /// Identities in certificates of other systems that stand for it; an asterisk stands for any characters but a slash.
+    #[prost(string, repeated, tag = "3")]
+    pub certificates: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// seconds since 1970; 0: never
+    #[prost(uint64, tag = "4")]
+    pub expires_s: u64,
+    /// refused, whatever it shows
+    #[prost(bool, tag = "5")]
+    pub denied: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CutOff {
+    #[prost(string, tag = "1")]
+    pub who: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub why: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetSecurityRequest {
+    #[prost(message, optional, tag = "1")]
+    pub caller: ::core::option::Option<Caller>,
+    /// Go up to `require` although processes would be cut off.
+    #[prost(bool, tag = "4")]
+    pub force: bool,
+    #[prost(oneof = "set_security_request::Change", tags = "2, 3")]
+    pub change: ::core::option::Option<set_security_request::Change>,
+}
+/// Nested message and enum types in `SetSecurityRequest`.
+pub mod set_security_request {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Change {
+        /// 1 allow, 2 prefer, 3 require
+        #[prost(uint32, tag = "2")]
+        TlsLevel(u32),
+        #[prost(message, tag = "3")]
+        Principal(super::SetPrincipal),
+    }
+}
+/// Sets what is known of a principal. Fields that are absent stay as they are.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetPrincipal {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// true: it must be known; false: it must not be; absent: either.
+    #[prost(bool, optional, tag = "2")]
+    pub known: ::core::option::Option<bool>,
+    #[prost(bool, tag = "3")]
+    pub forget: bool,
+    /// 32 bytes; empty: it has no token any more
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub token_hash: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(message, optional, tag = "5")]
+    pub certificates: ::core::option::Option<PrincipalCertificates>,
+    /// seconds since 1970; 0: never
+    #[prost(uint64, optional, tag = "6")]
+    pub expires_s: ::core::option::Option<u64>,
+    #[prost(bool, optional, tag = "7")]
+    pub denied: ::core::option::Option<bool>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrincipalCertificates {
+    #[prost(string, repeated, tag = "1")]
+    pub uris: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetSecurityReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhoAmIRequest {
+    #[prost(message, optional, tag = "1")]
+    pub caller: ::core::option::Option<Caller>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhoAmIReply {
+    /// empty where the caller has shown none that counts
+    #[prost(string, tag = "1")]
+    pub identity: ::prost::alloc::string::String,
+    /// whether the call came by TLS
+    #[prost(bool, tag = "2")]
+    pub tls: bool,
+    /// the only tenant that it may use; absent: any, if the call is open to it
+    #[prost(string, optional, tag = "3")]
+    pub tenant: ::core::option::Option<::prost::alloc::string::String>,
+    /// names of the calls that it may make, as `BatchGet`
+    #[prost(string, repeated, tag = "4")]
+    pub calls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// end of what it has shown, in seconds since 1970; 0: never, or not known
+    #[prost(uint64, tag = "5")]
+    pub expires_s: u64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1802,6 +1962,69 @@ pub mod master_client {
                 .insert(GrpcMethod::new("mc.v1.Master", "FinishUpgrade"));
             self.inner.unary(req, path, codec).await
         }
+        /// Who is let in, and whom the level `require` would cut off.
+        pub async fn get_security(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetSecurityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetSecurityReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::BoundedCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mc.v1.Master/GetSecurity");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mc.v1.Master", "GetSecurity"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes who is let in. Whom a change shuts out is refused by the leader from the answer on, and by others within a second.
+        pub async fn set_security(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetSecurityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetSecurityReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::BoundedCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mc.v1.Master/SetSecurity");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mc.v1.Master", "SetSecurity"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Who the caller is, and which calls it may make.
+        pub async fn who_am_i(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::BoundedCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mc.v1.Master/WhoAmI");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mc.v1.Master", "WhoAmI"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1993,6 +2216,27 @@ pub mod master_server {
             tonic::Response<super::FinishUpgradeReply>,
             tonic::Status,
         >;
+        /// Who is let in, and whom the level `require` would cut off.
+        async fn get_security(
+            &self,
+            request: tonic::Request<super::GetSecurityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetSecurityReply>,
+            tonic::Status,
+        >;
+        /// Changes who is let in. Whom a change shuts out is refused by the leader from the answer on, and by others within a second.
+        async fn set_security(
+            &self,
+            request: tonic::Request<super::SetSecurityRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetSecurityReply>,
+            tonic::Status,
+        >;
+        /// Who the caller is, and which calls it may make.
+        async fn who_am_i(
+            &self,
+            request: tonic::Request<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct MasterServer<T> {
@@ -3222,6 +3466,139 @@ pub mod master_server {
                     };
                     Box::pin(fut)
                 }
+                "/mc.v1.Master/GetSecurity" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetSecuritySvc<T: Master>(pub Arc<T>);
+                    impl<
+                        T: Master,
+                    > tonic::server::UnaryService<super::GetSecurityRequest>
+                    for GetSecuritySvc<T> {
+                        type Response = super::GetSecurityReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetSecurityRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::get_security(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetSecuritySvc(inner);
+                        let codec = crate::codec::BoundedCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mc.v1.Master/SetSecurity" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetSecuritySvc<T: Master>(pub Arc<T>);
+                    impl<
+                        T: Master,
+                    > tonic::server::UnaryService<super::SetSecurityRequest>
+                    for SetSecuritySvc<T> {
+                        type Response = super::SetSecurityReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetSecurityRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::set_security(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetSecuritySvc(inner);
+                        let codec = crate::codec::BoundedCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mc.v1.Master/WhoAmI" => {
+                    #[allow(non_camel_case_types)]
+                    struct WhoAmISvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::WhoAmIRequest>
+                    for WhoAmISvc<T> {
+                        type Response = super::WhoAmIReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WhoAmIRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::who_am_i(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WhoAmISvc(inner);
+                        let codec = crate::codec::BoundedCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -3509,6 +3886,8 @@ pub struct MeetReply {
     /// the highest cluster version that this build supports
     #[prost(uint32, tag = "10")]
     pub cluster_version_max: u32,
+    #[prost(message, optional, tag = "11")]
+    pub tls: ::core::option::Option<TlsReport>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Founder {

@@ -54,6 +54,12 @@ pub enum Procedure {
     MasterSetConfig,
     /// `/mc.v1.Master/FinishUpgrade`
     MasterFinishUpgrade,
+    /// `/mc.v1.Master/GetSecurity`
+    MasterGetSecurity,
+    /// `/mc.v1.Master/SetSecurity`
+    MasterSetSecurity,
+    /// `/mc.v1.Master/WhoAmI`
+    MasterWhoAmI,
     /// `/mc.v1.Raft/Meet`
     RaftMeet,
     /// `/mc.v1.Raft/Found`
@@ -74,7 +80,7 @@ pub enum Procedure {
 
 impl Procedure {
     /// All procedures, in the order of the files.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 37] = [
         Self::MasterHello,
         Self::MasterStatus,
         Self::MasterWatch,
@@ -101,6 +107,9 @@ impl Procedure {
         Self::MasterGetConfig,
         Self::MasterSetConfig,
         Self::MasterFinishUpgrade,
+        Self::MasterGetSecurity,
+        Self::MasterSetSecurity,
+        Self::MasterWhoAmI,
         Self::RaftMeet,
         Self::RaftFound,
         Self::RaftAppendStream,
@@ -141,6 +150,9 @@ impl Procedure {
             Self::MasterGetConfig => "/mc.v1.Master/GetConfig",
             Self::MasterSetConfig => "/mc.v1.Master/SetConfig",
             Self::MasterFinishUpgrade => "/mc.v1.Master/FinishUpgrade",
+            Self::MasterGetSecurity => "/mc.v1.Master/GetSecurity",
+            Self::MasterSetSecurity => "/mc.v1.Master/SetSecurity",
+            Self::MasterWhoAmI => "/mc.v1.Master/WhoAmI",
             Self::RaftMeet => "/mc.v1.Raft/Meet",
             Self::RaftFound => "/mc.v1.Raft/Found",
             Self::RaftAppendStream => "/mc.v1.Raft/AppendStream",
@@ -182,6 +194,9 @@ impl Procedure {
             "/mc.v1.Master/GetConfig" => Self::MasterGetConfig,
             "/mc.v1.Master/SetConfig" => Self::MasterSetConfig,
             "/mc.v1.Master/FinishUpgrade" => Self::MasterFinishUpgrade,
+            "/mc.v1.Master/GetSecurity" => Self::MasterGetSecurity,
+            "/mc.v1.Master/SetSecurity" => Self::MasterSetSecurity,
+            "/mc.v1.Master/WhoAmI" => Self::MasterWhoAmI,
             "/mc.v1.Raft/Meet" => Self::RaftMeet,
             "/mc.v1.Raft/Found" => Self::RaftFound,
             "/mc.v1.Raft/AppendStream" => Self::RaftAppendStream,

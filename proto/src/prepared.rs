@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, Bytes};
 use prost::Message;
-use tonic::client::Grpc;
+use tonic::body::Body;
+use tonic::client::{Grpc, GrpcService};
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::codec::{BoundedCodec, BoundedDecoder};
@@ -49,12 +49,12 @@ impl AddressedRequest {
     }
 }
 
-/// Makes the unary call at `path`, as the generated clients do.
+/// Makes the unary call at `path`, as the generated clients do, over a channel or what wraps one.
 ///
 /// # Errors
 /// The status with which the call failed.
 pub async fn call<R: Message + Default + 'static>(
-    master: &mut Grpc<Channel>,
+    master: &mut Grpc<impl GrpcService<Body, ResponseBody = Body, Error = tonic::transport::Error>>,
     path: &'static str,
     request: Request<AddressedRequest>,
 ) -> Result<Response<R>, Status> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use mc_net::{Tls, TlsNetwork};
 use mc_transfer::{DataEncryption, RdmaDevices, RdmaOptions, ShmAccess, Transports};
-use mc_types::{ByteSize, HostPort, ParseAddressError, parse_list};
+use mc_types::{ByteSize, HostPort, ParseAddressError, TlsLevel, parse_list};
 
 use crate::config::{Config, InvalidConfig};
 use crate::error::StartError;
@@ -24,6 +24,7 @@ pub struct Builder {
     masters: Result<Vec<HostPort>, ParseAddressError>,
     surroundings: Option<Surroundings>,
     tls_dir: Option<PathBuf>,
+    tls_level: Option<TlsLevel>,
     progress: Box<Progress>,
 }
 
@@ -116,6 +117,13 @@ impl Builder {
         self
     }
 
+    /// Sets how far a store with certificates insists on TLS, whatever its cluster does. Default: as far as its cluster; TLS is
+    /// required while that is not known. It has no effect with [surroundings](Self::surroundings) of its own.
+    pub fn tls_level(mut self, level: TlsLevel) -> Self {
+        self.tls_level = Some(level);
+        self
+    }
+
     /// Sets a callback that receives the bytes that are ready and the bytes in total while the memory is allocated.
     pub fn progress(self, progress: impl FnMut(ByteSize, ByteSize) + Send + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
@@ -129,13 +137,13 @@ impl Builder {
     /// # Panics
     /// Outside of a tokio runtime. The store serves on that runtime, which must outlive it.
     pub async fn start(self) -> Result<Store, StartError> {
-        let Self { config, masters, surroundings, tls_dir, progress } = self;
+        let Self { config, masters, surroundings, tls_dir, tls_level, progress } = self;
         let masters = masters.map_err(InvalidConfig::Masters)?;
         let surroundings = match surroundings {
             Some(surroundings) => surroundings,
             None => {
                 let network = TlsNetwork::shared(Tls::find(tls_dir.as_deref())?);
-                Surroundings { network, ..Surroundings::default() }
+                Surroundings { network, tls_level, ..Surroundings::default() }
             }
         };
         Store::open(Config { masters, ..config }, surroundings)?.start(progress).await
@@ -152,7 +160,8 @@ impl Store {
 impl From<Config> for Builder {
     fn from(config: Config) -> Self {
         let masters = Ok(config.masters.clone());
-        Self { config, masters, surroundings: None, tls_dir: None, progress: Box::new(|_, _| {}) }
+        let progress = Box::new(|_, _| {});
+        Self { config, masters, surroundings: None, tls_dir: None, tls_level: None, progress }
     }
 }
 

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use mc_net::Tls;
 use mc_transfer::{
     Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
-    Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
+    Segment, ShmAccess, ShutOut, Transports, Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -32,6 +32,7 @@ pub(crate) struct Data {
     runtime: Handle,
     request_seconds: RequestSeconds,
     serving: Mutex<Option<Serving>>,
+    /// Shared with what serves the memory.
     /// Totals of the servers of earlier epochs.
     before: Mutex<Totals>,
 }
@@ -220,6 +221,11 @@ impl Data {
         }
     }
 
+    /// Number of callers that get nothing any more, whatever they show.
+    pub(crate) fn callers_shut_out(&self) -> usize {
+        self.authority.callers_shut_out().len()
+    }
+
     /// Most data connections at a time.
     pub(crate) fn max_connections(&self) -> usize {
         self.max_connections
@@ -350,6 +356,10 @@ async fn release(segment: Arc<Segment>, withdrawn: Option<Withdrawn>) {
 }
 
 impl Served for Data {
+    fn shut_out(&self, callers: ShutOut) {
+        self.authority.shut_out(callers);
+    }
+
     fn transports(&self) -> Vec<TransportReport> {
         Self::transports(self)
     }

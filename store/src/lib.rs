@@ -34,7 +34,8 @@ pub use error::{Port, StartError};
 pub use masters::MasterList;
 pub use mc_durable::DurableError;
 pub use mc_net::{
-    ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork, Tls, TlsError, TlsLevel, TlsNetwork,
+    ChannelOptions, Connection, CredentialPaths, Incoming, Listener, Network, TcpNetwork, Tls, TlsError,
+    TlsNetwork,
 };
 pub use mc_transfer::{
     AllocateError, Checksum, DataEncryption, DeviceError, LostMemory, Memory, NoRdma,
@@ -43,8 +44,9 @@ pub use mc_transfer::{
     Transports,
 };
 pub use mc_types::{
-    ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, ParseSpiffeError, Role,
-    SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess,
+    ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseLevelError, ParseSizeError,
+    ParseSpiffeError, ParseTokenError, Role, SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess,
+    TlsLevel,
 };
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};

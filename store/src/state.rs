@@ -143,6 +143,7 @@ impl StoreStatus {
             fence_limit_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().1),
             max_connections: serving.map_or(0, |serving| serving.data.max_connections()),
             transports: serving.map(|serving| serving.data.transports()).unwrap_or_default(),
+            shut_out: serving.map_or(0, |serving| serving.data.callers_shut_out()),
         }
     }
 }
@@ -193,4 +194,6 @@ pub struct StoreReport {
     pub max_connections: usize,
     /// Transports, offered or not; none before the memory is served.
     pub transports: Vec<TransportReport>,
+    /// Number of identities and tokens that masters have shut out.
+    pub shut_out: usize,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
 use mc_transfer::{AllocateError, Authority, DataEncryption, Memory, Rdma, RequestSeconds, Segment};
-use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, SpiffeId, StoreId};
+use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, SpiffeId, StoreId, TlsLevel};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
 use crate::error::{Port, StartError};
-use crate::link::{Advertised, Link, LinkConfig, LinkStatus, Registration, Served, StoreInfo};
+use crate::link::{Advertised, Link, LinkConfig, LinkStatus, LinkTls, Registration, Served, StoreInfo};
 use crate::masters::MasterList;
 use crate::segments::Segments;
 use crate::state::{Serving, StoreState, StoreStatus};
@@ -24,6 +24,9 @@ use crate::state::{Serving, StoreState, StoreStatus};
 pub struct Surroundings {
     /// Network over which the store connects to masters.
     pub network: Arc<dyn Network>,
+    /// How far a store with certificates insists on TLS. `None`: as far as its cluster says; as the network's certificates are set
+    /// while that is not known.
+    pub tls_level: Option<TlsLevel>,
     /// The monotonic clock.
     pub clock: Clock,
     /// Histograms of the time that transfers take.
@@ -38,6 +41,7 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             network: TcpNetwork::shared(),
+            tls_level: None,
             clock: Clock::monotonic(),
             request_seconds: RequestSeconds::noop(),
             link: None,
@@ -98,7 +102,7 @@ impl Opened {
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
     ) -> Result<Store, StartError> {
         let Self { config, surroundings, data_dir, listener, data_address, state } = self;
-        let Surroundings { network, clock, request_seconds, link: shared } = surroundings;
+        let Surroundings { network, tls_level, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
         let rdma = Rdma::for_process(config.transport, &config.rdma_devices, &config.rdma_options)?;
         let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
@@ -122,6 +126,7 @@ impl Opened {
         };
         let config = LinkConfig {
             masters: state.masters.subscribe(),
+            tls: LinkTls::new(network.tls().cloned(), tls_level.is_none()),
             network,
             info,
             registration,
@@ -155,6 +160,9 @@ impl Store {
         let refused = |source| StartError::Listen { port: Port::Data, address: config.listen, source };
         let listener = mc_net::listen(config.listen).map_err(refused)?;
         let data_address = listener.local_addr().map_err(refused)?;
+        if let (Some(tls), Some(level)) = (surroundings.network.tls(), surroundings.tls_level) {
+            tls.set_level(level);
+        }
         let identity = surroundings.network.tls().and_then(|tls| tls.id());
         let name =
             config.name.clone().unwrap_or_else(|| default_name(identity.as_ref(), data_address.port()));

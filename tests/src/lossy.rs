@@ -293,6 +293,9 @@ impl Master for Proxy {
         get_config(GetConfigRequest) -> GetConfigReply;
         set_config(SetConfigRequest) -> SetConfigReply;
         finish_upgrade(FinishUpgradeRequest) -> FinishUpgradeReply;
+        get_security(GetSecurityRequest) -> GetSecurityReply;
+        set_security(SetSecurityRequest) -> SetSecurityReply;
+        who_am_i(WhoAmIRequest) -> WhoAmIReply;
     }
 
     passed_on! {

@@ -1,11 +1,15 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::{Clock, ClusterId, ClusterTime};
+use arc_swap::ArcSwap;
+use mc_types::{Clock, ClusterId, ClusterTime, SpiffeId};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// A store's knowledge from its masters: the cluster that it serves, and the time there.
+use crate::shut_out::ShutOut;
+
+/// A store's knowledge from its masters: the cluster that it serves, the time there, and who gets nothing any more.
 ///
 /// The heartbeat thread updates it, and the data server checks grants against it.
 #[derive(Debug)]
@@ -13,6 +17,7 @@ pub struct Authority {
     clock: Clock,
     heard: RwLock<Option<LastAuthorityContact>>,
     learned: Notify,
+    shut_out: ArcSwap<ShutOut>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +42,7 @@ impl Authority {
     /// Creates an authority that knows nothing: every grant is refused until [`Self::learn`].
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, heard: RwLock::new(None), learned: Notify::new() }
+        Self { clock, heard: RwLock::new(None), learned: Notify::new(), shut_out: ArcSwap::default() }
     }
 
     /// Records that a master of `cluster` sent the cluster time `now`.
@@ -52,6 +57,28 @@ impl Authority {
         *heard = Some(LastAuthorityContact { cluster, time, at });
         drop(heard);
         self.learned.notify_waiters();
+    }
+
+    /// Records who gets nothing any more, in the place of those before.
+    pub fn shut_out(&self, callers: ShutOut) {
+        self.shut_out.store(Arc::new(callers));
+    }
+
+    /// Who gets nothing any more, as the masters said last.
+    #[must_use]
+    pub fn callers_shut_out(&self) -> Arc<ShutOut> {
+        self.shut_out.load_full()
+    }
+
+    /// Whether the holder of a token gets nothing any more.
+    pub(crate) fn has_shut_out_token(&self, token: u64) -> bool {
+        self.shut_out.load().tokens.contains(&token)
+    }
+
+    /// Whether a caller with an identity gets nothing any more.
+    pub(crate) fn has_shut_out(&self, id: &SpiffeId) -> bool {
+        let callers = self.shut_out.load();
+        !callers.identities.is_empty() && callers.identities.contains(&id.path())
     }
 
     /// Returns a future that completes at the first [`Self::learn`] after this call.
@@ -74,7 +101,6 @@ impl Authority {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;

@@ -72,6 +72,7 @@ fn held() -> Grant {
         access: Access::Read,
         expires: ClusterTime(4),
         tenant: String::new(),
+        token: None,
         needs_proof: true,
         ranges: Vec::new(),
     }

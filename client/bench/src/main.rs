@@ -37,9 +37,7 @@ fn main() -> ExitCode {
         Err(error) => return not_a_command(&error),
     };
     let output = Output::new(cli.global.format());
-    if let Some(dir) = &cli.global.tls_dir {
-        mc_console::connect::use_tls_dir(dir);
-    }
+    mc_console::connect::use_credentials(&cli.global);
     let measured = runtime(&cli.bench)
         .context("cannot start the runtime's threads")
         .and_then(|runtime| run_to_end(runtime, measure(&cli.global, &cli.bench, output)));

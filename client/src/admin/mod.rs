@@ -1,3 +1,4 @@
+mod security;
 mod types;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use mc_proto::{
     },
 };
 use mc_transfer::PeerEndpoint;
-use mc_types::{ByteSize, Code, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ByteSize, Code, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId, TlsLevel};
 use tokio::time::{Instant, timeout};
 
 use crate::call::{Repeat, Rpc};
@@ -22,6 +23,7 @@ use crate::core::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 
+pub use security::{CutOff, Principal, PrincipalChange, Security, WhoAmI};
 pub use types::{
     Config, MasterStatus, Member, Members, OutdatedCaller, Quota, SegmentStatus, Setting, StoreState,
     StoreStatus, Tenant, TransportStatus,
@@ -57,6 +59,10 @@ pub struct ClusterStatus {
     pub authority: Option<usize>,
     /// The leader of the newest term, among the masters that report themselves as leader.
     pub leader: Option<Leader>,
+    /// Whether this client has certificates of authorities, so that it calls the masters by TLS.
+    pub has_tls: bool,
+    /// How far processes of the cluster with certificates insist on TLS; `None` if the masters don't say, as those of older builds.
+    pub tls_level: Option<TlsLevel>,
 }
 
 /// An object's description and the places of its replicas.
@@ -159,7 +165,12 @@ impl Admin {
             let named = reports.values().flatten().flat_map(|status| &status.members);
             addresses = named.map(|member| member.client_address.clone()).filter(|a| !a.is_empty()).collect();
         }
-        ClusterStatus::of(reports)
+        let masters = &self.client.core().leader.masters;
+        ClusterStatus {
+            has_tls: masters.has_tls(),
+            tls_level: masters.tls_level(),
+            ..ClusterStatus::of(reports)
+        }
     }
 
     /// Returns the cluster's members, as the leader knows them.
@@ -255,8 +266,20 @@ impl Admin {
     /// # Errors
     /// When no leader answers in time.
     pub async fn set_tenant(&self, name: &str, quota: Quota) -> Result<(), Error> {
-        let quota = mc_proto::v1::Quota { bytes: quota.bytes.0, objects: quota.objects };
-        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota: Some(quota) };
+        self.set_limits(name, quota, None).await
+    }
+
+    /// Registers a tenant with a quota and a limit on the calls of its users in a second, 0 for none, or changes both.
+    ///
+    /// # Errors
+    /// As [`Self::set_tenant`].
+    pub async fn set_tenant_limits(&self, name: &str, quota: Quota, calls_per_s: u32) -> Result<(), Error> {
+        self.set_limits(name, quota, Some(calls_per_s)).await
+    }
+
+    async fn set_limits(&self, name: &str, quota: Quota, calls_per_s: Option<u32>) -> Result<(), Error> {
+        let quota = Some(mc_proto::v1::Quota { bytes: quota.bytes.0, objects: quota.objects });
+        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota, calls_per_s };
         self.ask(&request).await.map(drop)
     }
 
@@ -265,7 +288,7 @@ impl Admin {
     /// # Errors
     /// `TenantNotRegistered`, or `TenantNotEmpty` while it has objects or puts in flight; else as [`Self::tenants`].
     pub async fn remove_tenant(&self, name: &str) -> Result<(), Error> {
-        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota: None };
+        let request = SetTenantRequest { tenant: name.to_owned(), ..SetTenantRequest::default() };
         self.ask(&request).await.map(drop)
     }
 
@@ -377,6 +400,8 @@ impl ClusterStatus {
         Self {
             leader: leading.and_then(|(_, status)| status.leader.clone()),
             authority: authority.map(|(at, _)| at),
+            has_tls: false,
+            tls_level: None,
             masters,
         }
     }

@@ -350,6 +350,8 @@ pub struct Tenant {
     pub bytes_in_flight: ByteSize,
     /// Part of all these bytes that is hard-pinned.
     pub hard_pinned_bytes: ByteSize,
+    /// Most calls of its users in a second; 0 for no limit.
+    pub calls_per_s: u32,
 }
 
 impl Tenant {
@@ -364,6 +366,7 @@ impl Tenant {
             puts_in_flight: tenant.puts_in_flight,
             bytes_in_flight: ByteSize(tenant.bytes_in_flight),
             hard_pinned_bytes: ByteSize(tenant.hard_pinned_bytes),
+            calls_per_s: tenant.calls_per_s,
         }
     }
 }

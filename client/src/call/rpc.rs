@@ -45,6 +45,9 @@ rpc! {
     GetConfigRequest -> GetConfigReply at "/mc.v1.Master/GetConfig" as "get config";
     SetConfigRequest -> SetConfigReply at "/mc.v1.Master/SetConfig" as "set config";
     FinishUpgradeRequest -> FinishUpgradeReply at "/mc.v1.Master/FinishUpgrade" as "finish upgrade";
+    GetSecurityRequest -> GetSecurityReply at "/mc.v1.Master/GetSecurity" as "get security";
+    SetSecurityRequest -> SetSecurityReply at "/mc.v1.Master/SetSecurity" as "set security";
+    WhoAmIRequest -> WhoAmIReply at "/mc.v1.Master/WhoAmI" as "who am I";
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use mc_discovery::{
     Channels, ClusterIdentity, ClusterReport, Leader, LeaderView, Listed, MasterChannel, Verdict,
     WatchUpdate, Witness, caller,
 };
-use mc_net::{ChannelOptions, Network};
+use mc_net::{ChannelOptions, Network, Tls};
 use mc_proto::v1::Caller;
-use mc_types::{ClientId, ClusterId, NodeId, StoreId};
+use mc_types::{ClientId, ClusterId, NodeId, StoreId, TlsLevel};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -75,6 +75,10 @@ pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
 pub(crate) struct Masters {
     pub(crate) list: MasterList,
     channels: Arc<Channels>,
+    /// Certificates of this client, which are used with stores as far as the cluster says.
+    tls: Option<Arc<Tls>>,
+    /// How far the cluster insists on TLS, as a master of it said last.
+    tls_level: Mutex<Option<TlsLevel>>,
     /// Runs the connections to masters.
     runtime: Handle,
     client_id: ClientId,
@@ -143,6 +147,8 @@ impl Masters {
         };
         Self {
             list,
+            tls: network.tls().cloned(),
+            tls_level: Mutex::default(),
             channels: Arc::new(Channels::new(network, options)),
             runtime,
             client_id: ClientId::random(),
@@ -205,6 +211,7 @@ impl Masters {
             if !known.belongs(self, address, &report) {
                 return;
             }
+            self.follow(report.tls_level);
             match (report.leader, report.node) {
                 // Keep the address that answered here, whatever address the leader gives others.
                 (Some(leader), Some(node)) if leader.node == node => {
@@ -228,6 +235,30 @@ impl Masters {
         });
     }
 
+    /// Goes as far with TLS to stores as a master of our cluster says.
+    ///
+    /// Only a master that has shown its certificate is believed, since another one could make this client send objects in the
+    /// clear. A client with certificates calls masters by TLS alone, unless its user has lowered the level.
+    fn follow(&self, level: Option<TlsLevel>) {
+        let Some(level) = level else { return };
+        *self.tls_level.lock() = Some(level);
+        if let Some(tls) = &self.tls
+            && tls.level() == TlsLevel::Require
+        {
+            tls.set_level_to_stores(level);
+        }
+    }
+
+    /// Returns how far the cluster insists on TLS, if a master has said so.
+    pub(crate) fn tls_level(&self) -> Option<TlsLevel> {
+        *self.tls_level.lock()
+    }
+
+    /// Returns whether this client has certificates.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Returns the time over which clients spread when they move to another master.
     pub(crate) fn spread(&self) -> Duration {
         Duration::from_millis(self.spread_ms.load(Ordering::Relaxed))
@@ -244,11 +275,11 @@ impl Masters {
                 Some(Contact::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
                 Some(Contact::Silent(_) | Contact::Usable) => true,
             };
-            if usable
-                && known.belongs(self, address, &report)
-                && let Some(leader) = report.leader
-            {
-                known.offer(leader, Witness::Other);
+            if usable && known.belongs(self, address, &report) {
+                self.follow(report.tls_level);
+                if let Some(leader) = report.leader {
+                    known.offer(leader, Witness::Other);
+                }
             }
         });
         self.observer.changed(match all_suspects {
@@ -557,7 +588,13 @@ pub(crate) mod tests {
         let masters = unmet(Handle::current());
         let leader = Leader { node: NodeId(1), address: LEADER.to_owned(), term: 1 };
         let (node, cluster) = (Some(leader.node), Some(ClusterId(7)));
-        let report = ClusterReport { cluster, node, leader: Some(leader.clone()), masters: Vec::new() };
+        let report = ClusterReport {
+            cluster,
+            node,
+            leader: Some(leader.clone()),
+            masters: Vec::new(),
+            tls_level: None,
+        };
         masters.greeted(LEADER, report);
         assert!(masters.leader().is_some());
         (masters, Arc::new(leader))

@@ -9,7 +9,7 @@
 //! ([`State::write_snapshot`]) on another thread while entries are applied.
 //!
 //! Each room uses the ones before it: `work`, `bounds`, `key`, `command`, `cow`, `alloc`; the tables `stores`, `tenants`, `objects`, `puts`,
-//! `groups` and `key_values`, and `state`, which owns them; `query`; `apply`; `snapshot`.
+//! `groups`, `key_values` and `security`, and `state`, which owns them; `query`; `apply`; `snapshot`.
 
 pub mod alloc;
 mod apply;
@@ -28,6 +28,7 @@ mod objects;
 mod puts;
 mod query;
 mod random;
+mod security;
 mod snapshot;
 mod state;
 mod stores;
@@ -41,15 +42,19 @@ pub use bounds::bound;
 pub use bounds::use_small_bounds;
 pub use command::{
     CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PROOFS_SINCE, Pin,
-    PlacedReplica, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy,
-    ReadPolicyError, RemoveItem, Request, Response, Settings, Stamp, StartKey, TenantPolicy,
-    TenantPolicyError, reuse_epoch,
+    PlacedReplica, Principal, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy,
+    ReadPolicyError, RemoveItem, Request, Response, SECURITY_SINCE, SecurityChange, Settings, Stamp,
+    StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
 };
 pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};
 pub use query::{
     Clearing, ClearingObject, EvictionUnit, Fit, GroupView, HashedObject, HeldRange, KeyPage, ListedObject,
     ObjectAge, ObjectView, PutView, SegmentRange, SegmentView, StoreView, TenantView, Usage,
+};
+pub use security::{
+    KnownPrincipal, PRINCIPAL_CERTIFICATE_MAX, PRINCIPAL_CERTIFICATES_MAX, PRINCIPAL_NAME_MAX,
+    PRINCIPALS_MAX, Security,
 };
 pub use snapshot::SnapshotError;
 pub use state::State;

@@ -8,6 +8,7 @@ use crate::key::{GroupId, IndexKey, KeyHash};
 use crate::key_values::KeyValues;
 use crate::objects::{Object, ObjectRef, Objects, Replica};
 use crate::puts::{Put, Puts};
+use crate::security::Security;
 use crate::stores::{Segments, Stores};
 use crate::tenants::{RemovalMark, Tenants};
 
@@ -24,6 +25,7 @@ pub struct State {
     pub(crate) tenants: Tenants,
     pub(crate) groups: Groups,
     pub(crate) key_values: KeyValues,
+    pub(crate) security: Security,
     /// Position in the objects from which those are to be freed that a `remove_all` has removed.
     pub(crate) sweep_from: u64,
     /// Share of the once-seen queue that a leader noted last, of 2^32; 0 if none did.
@@ -48,6 +50,7 @@ impl State {
             tenants: Tenants::new(),
             groups: Groups::new(),
             key_values: KeyValues::new(),
+            security: Security::default(),
             sweep_from: 0,
             once_share: 0,
             limits_changed: 0,

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mc_net::{ConnectInfo, Guard, Principal};
+use mc_net::{ConnectInfo, Guard, Principal, bearer_of};
 use mc_proto::Procedure;
 use tonic::body::Body;
 use tonic::{Extensions, Status};
@@ -17,7 +17,8 @@ impl Judge for GuardedCalls {
         // The answer of a server that does not know the path.
         let procedure = Procedure::of_path(call.uri().path()).ok_or_else(|| Status::unimplemented(""))?;
         let caller = call.extensions().get::<ConnectInfo>();
-        let principal = self.0.admit(caller, open_to(procedure), procedure.name())?;
+        let token = bearer_of(call.headers());
+        let principal = self.0.admit(caller, token, open_to(procedure), procedure.name())?;
         call.extensions_mut().insert(principal);
         Ok(())
     }

@@ -25,8 +25,11 @@ const ADMINS_AND_MASTERS: OpenTo = OpenTo::Roles(&[RoleKind::Admin, RoleKind::Ma
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::http::Request;
-    use mc_net::{Demands, Peer, Principal, TlsLevel};
+    use mc_net::{Demands, Peer, Principal};
+    use mc_types::TlsLevel;
 
     use super::*;
 
@@ -37,9 +40,11 @@ mod tests {
             request = request.header(FORWARDED, "1");
         }
         let open_to = route_open_to(&request.body(()).unwrap().into_parts().0, metadata_is_open);
-        let named = |id: &str| Peer::Named(format!("spiffe://{id}").parse().unwrap());
+        let named = |id: &str| Peer::Named(Arc::new(format!("spiffe://{id}").parse().unwrap()));
         let callers = [
             ("admin", named("prod/mc/admin/a")),
+            ("operator", named("prod/mc/operator/o")),
+            ("observer", named("prod/mc/observer/o")),
             ("master", named("prod/mc/master/m")),
             ("store", named("prod/mc/store/s")),
             ("writer", named("prod/mc/tenant/a/rw/e")),
@@ -53,7 +58,18 @@ mod tests {
         callers.iter().filter(|(_, peer)| may(peer)).map(|(caller, _)| *caller).collect()
     }
 
-    const ALL: [&str; 8] = ["admin", "master", "store", "writer", "reader", "anonymous", "plain", "foreign"];
+    const ALL: [&str; 10] = [
+        "admin",
+        "operator",
+        "observer",
+        "master",
+        "store",
+        "writer",
+        "reader",
+        "anonymous",
+        "plain",
+        "foreign",
+    ];
 
     #[test]
     fn each_route_is_open_to_the_roles_of_the_table() {
@@ -61,7 +77,8 @@ mod tests {
             assert_eq!(admitted("GET", uri, false, false), ALL, "{uri}");
         }
         for uri in ["/status", "/health", "/role", "/leader", "/ha_status", "/metrics/summary"] {
-            assert_eq!(admitted("GET", uri, false, false), ["admin", "master", "store"], "{uri}");
+            let who = ["admin", "operator", "observer", "master", "store"];
+            assert_eq!(admitted("GET", uri, false, false), who, "{uri}");
             assert_eq!(admitted("POST", uri, false, false), ["admin"], "{uri}");
         }
         for (method, uri) in [

@@ -28,10 +28,11 @@ impl StoreCaller {
         self.principal.may_speak_for(name).map_err(|denied| self.deny(denied))
     }
 
-    /// Checks that it may act on the store with this id, which has a name if it is mounted. A master that does not lead may not know
-    /// what is mounted, and refuses.
+    /// Checks that it may act on the store with this id, which has a name if it is mounted, and was not shut out since it was
+    /// admitted. A master that does not lead may not know what is mounted, and refuses.
     pub(crate) async fn may_act_on(&self, services: &Services, store: &[u8]) -> Result<(), Refusal> {
-        let Principal::Named(id) = &self.principal else { return Ok(()) };
+        self.guard.still_admits(self.from, &self.principal, "Heartbeat").map_err(Refusal::Denied)?;
+        let Some(id) = self.principal.id() else { return Ok(()) };
         // A malformed id is that of no store, and the call itself refuses it.
         let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(()) };
         services.coordinator.lead().await?;
@@ -51,7 +52,8 @@ impl StoreCaller {
     /// Returns a caller with an identity, by its role and name.
     pub(crate) fn named(id: &str) -> Self {
         let mut call = Extensions::default();
-        call.insert(Principal::Named(format!("spiffe://prod/mc/{id}").parse().expect("an identity")));
+        let id = Arc::new(mc_types::SpiffeId::of_path("prod", id).expect("an identity"));
+        call.insert(Principal::Named { id, token: None });
         Self::of(&call, &Guard::open()).expect("it is known")
     }
 }

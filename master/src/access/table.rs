@@ -1,5 +1,5 @@
-use mc_net::OpenTo;
-use mc_net::RoleKind::{Admin, Master, Reader, Store, Writer};
+use mc_net::RoleKind::{Admin, Master, Observer, Operator, Reader, Store, Writer};
+use mc_net::{OpenTo, Principal};
 use mc_proto::Procedure;
 
 /// Returns the callers that a procedure is open to. A tenant's users are held to their tenant besides
@@ -7,8 +7,9 @@ use mc_proto::Procedure;
 pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
     match procedure {
         Procedure::MasterHello => OpenTo::Anyone,
-        Procedure::MasterStatus => OpenTo::Roles(&[Admin, Master, Store, Writer, Reader]),
+        Procedure::MasterStatus => ALL,
         Procedure::MasterWatch => OpenTo::Anyone,
+        Procedure::MasterWhoAmI => ALL,
 
         Procedure::MasterBatchExist => READERS,
         Procedure::MasterBatchGet => READERS,
@@ -22,20 +23,22 @@ pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
         Procedure::MasterRemoveAll => WRITERS,
         Procedure::MasterBatchDropReplicas => WRITERS,
 
-        Procedure::MasterListTenants => OpenTo::ADMINS,
-        Procedure::MasterSetTenant => OpenTo::ADMINS,
+        Procedure::MasterListTenants => OBSERVERS,
+        Procedure::MasterSetTenant => OPERATORS,
 
         Procedure::MasterMountStore => OpenTo::Roles(&[Store]),
-        Procedure::MasterUnmountStore => OpenTo::Roles(&[Store, Admin]),
+        Procedure::MasterUnmountStore => OpenTo::Roles(&[Store, Operator, Admin]),
         Procedure::MasterHeartbeat => OpenTo::Roles(&[Store]),
 
-        Procedure::MasterListMembers => OpenTo::Roles(&[Admin, Master]),
-        Procedure::MasterTransferLeader => OpenTo::ADMINS,
-        Procedure::MasterAddMember => OpenTo::ADMINS,
-        Procedure::MasterRemoveMember => OpenTo::ADMINS,
-        Procedure::MasterGetConfig => OpenTo::Roles(&[Admin, Master]),
-        Procedure::MasterSetConfig => OpenTo::ADMINS,
-        Procedure::MasterFinishUpgrade => OpenTo::ADMINS,
+        Procedure::MasterListMembers => OBSERVERS,
+        Procedure::MasterTransferLeader => OPERATORS,
+        Procedure::MasterAddMember => OPERATORS,
+        Procedure::MasterRemoveMember => OPERATORS,
+        Procedure::MasterGetConfig => OBSERVERS,
+        Procedure::MasterSetConfig => OPERATORS,
+        Procedure::MasterFinishUpgrade => OPERATORS,
+        Procedure::MasterGetSecurity => OBSERVERS,
+        Procedure::MasterSetSecurity => OpenTo::ADMINS,
 
         Procedure::RaftMeet => OpenTo::MASTERS,
         Procedure::RaftFound => OpenTo::MASTERS,
@@ -54,14 +57,31 @@ pub fn calls_reference() -> Vec<(&'static str, String)> {
     Procedure::ALL.into_iter().map(|procedure| (procedure.path(), open_to(procedure).to_string())).collect()
 }
 
+/// Lists the names of the calls to masters that a caller may make.
+pub(crate) fn calls_of(principal: &Principal) -> impl Iterator<Item = &'static str> {
+    let to_masters = Procedure::ALL.into_iter().filter(|procedure| open_to(*procedure) != OpenTo::MASTERS);
+    to_masters
+        .filter(|procedure| principal.may(open_to(*procedure), procedure.name()).is_ok())
+        .map(Procedure::name)
+}
+
+/// All who have an identity.
+const ALL: OpenTo = OpenTo::Roles(&[Admin, Operator, Observer, Master, Store, Writer, Reader]);
 /// Callers that read objects.
 const READERS: OpenTo = OpenTo::Roles(&[Reader, Writer, Admin]);
 /// Callers that put and remove objects.
 const WRITERS: OpenTo = OpenTo::Roles(&[Writer, Admin]);
+/// Callers that run the pool.
+const OPERATORS: OpenTo = OpenTo::Roles(&[Admin, Operator]);
+/// Callers that look at the state of the pool.
+const OBSERVERS: OpenTo = OpenTo::Roles(&[Admin, Operator, Observer, Master]);
 
 #[cfg(test)]
 mod tests {
-    use mc_net::{Demands, Peer, Principal, TlsLevel};
+    use std::sync::Arc;
+
+    use mc_net::{Demands, Peer};
+    use mc_types::TlsLevel;
     use tonic::{Code, Status};
 
     use super::*;
@@ -70,11 +90,13 @@ mod tests {
 
     /// One caller of each kind: two tenants' users differ in their requests alone, which `tenant` checks.
     fn callers() -> Vec<(&'static str, Peer)> {
-        let named = |id: &str| Peer::Named(id.parse().unwrap());
+        let named = |id: &str| Peer::Named(Arc::new(id.parse().unwrap()));
         vec![
             ("master", named("spiffe://prod/mc/master/m")),
             ("store", named("spiffe://prod/mc/store/kv")),
             ("admin", named("spiffe://prod/mc/admin/a")),
+            ("operator", named("spiffe://prod/mc/operator/o")),
+            ("observer", named("spiffe://prod/mc/observer/o")),
             ("writer", named("spiffe://prod/mc/tenant/a/rw/e")),
             ("reader", named("spiffe://prod/mc/tenant/a/ro/e")),
             ("another tenant", named("spiffe://prod/mc/tenant/b/rw/e")),
@@ -90,6 +112,8 @@ mod tests {
             "master",
             "store",
             "admin",
+            "operator",
+            "observer",
             "writer",
             "reader",
             "another tenant",
@@ -100,7 +124,7 @@ mod tests {
         let writers: &[&str] = &["admin", "writer", "another tenant"];
         match procedure.path().split_once("v1.").unwrap().1 {
             "Master/Hello" | "Master/Watch" => ALL,
-            "Master/Status" => &ALL[..6],
+            "Master/Status" | "Master/WhoAmI" => &ALL[..8],
             "Master/BatchExist"
             | "Master/BatchGet"
             | "Master/BatchDescribe"
@@ -109,10 +133,13 @@ mod tests {
             "Master/BatchPutStart" | "Master/BatchPutEnd" | "Master/BatchPutRevoke" => writers,
             "Master/BatchRemove" | "Master/RemoveAll" | "Master/BatchDropReplicas" => writers,
             "Master/MountStore" | "Master/Heartbeat" => &["store"],
-            "Master/UnmountStore" => &["store", "admin"],
-            "Master/ListMembers" | "Master/GetConfig" => &["master", "admin"],
+            "Master/UnmountStore" => &["store", "operator", "admin"],
+            "Master/ListMembers" | "Master/GetConfig" | "Master/ListTenants" | "Master/GetSecurity" => {
+                &["master", "admin", "operator", "observer"]
+            }
+            "Master/SetSecurity" => &["admin"],
             raft if raft.starts_with("Raft/") => &["master"],
-            _ => &["admin"],
+            _ => &["admin", "operator"],
         }
     }
 

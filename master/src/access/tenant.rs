@@ -35,7 +35,7 @@ tenant_fields! {
     without:
         WatchRequest ListTenantsRequest MountStoreRequest UnmountStoreRequest ListMembersRequest
         TransferLeaderRequest AddMemberRequest RemoveMemberRequest GetConfigRequest SetConfigRequest
-        FinishUpgradeRequest;
+        FinishUpgradeRequest GetSecurityRequest SetSecurityRequest WhoAmIRequest;
 }
 
 /// Writes the tenant of a tenant's user into its request, which may name that one or none. Other callers may name any.
@@ -43,7 +43,7 @@ tenant_fields! {
 /// # Errors
 /// [`Denied::Tenant`] when the request names another tenant.
 pub(crate) fn resolve_tenant(principal: &Principal, request: &mut impl TenantField) -> Result<(), Denied> {
-    let Principal::Named(id) = principal else { return Ok(()) };
+    let Some(id) = principal.id() else { return Ok(()) };
     let (Role::Tenant { tenant, .. }, Some(named)) = (id.role(), request.tenant_mut()) else { return Ok(()) };
     let is_default = tenant.is_empty() && named == DEFAULT_TENANT;
     if !(named.is_empty() || named == tenant || is_default) {
@@ -55,12 +55,15 @@ pub(crate) fn resolve_tenant(principal: &Principal, request: &mut impl TenantFie
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use mc_net::Principal;
 
     use super::*;
 
     fn principal(id: &str) -> Principal {
-        Principal::Named(format!("spiffe://prod/mc/{id}").parse().unwrap())
+        let id = Arc::new(mc_types::SpiffeId::of_path("prod", id).unwrap());
+        Principal::Named { id, token: None }
     }
 
     /// Tenant that a request is for after it was resolved; `None` if it was denied.

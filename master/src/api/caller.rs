@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use mc_net::{ConnectInfo, Peer};
+use mc_net::{ConnectInfo, Peer, Principal};
 use mc_proto::v1::Caller;
 use mc_types::{ClientId, ClusterId, NodeId};
 use tonic::Extensions;
@@ -70,7 +70,7 @@ pub(super) fn holder_of(carried: &Extensions, caller: Option<&Caller>) -> Holder
     match caller {
         Some(caller) if caller.version_max < mc_proto::PROVING_SINCE => Holder::Older,
         _ if is_plain => Holder::Plain,
-        _ => Holder::Secured,
+        _ => Holder::Secured { token: carried.get::<Principal>().and_then(Principal::token) },
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
             holder_of(&carried, Some(&Caller { version_max, ..caller(&[], &[]) }))
         };
         let newest = *mc_proto::VERSIONS.end();
-        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured);
+        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured { token: None });
         assert_eq!(holder(Some(Peer::Plain), newest), Holder::Plain);
         assert_eq!(holder(None, newest), Holder::Plain);
         assert_eq!(holder(Some(Peer::Anonymous), mc_proto::PROVING_SINCE - 1), Holder::Older);

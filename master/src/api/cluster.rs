@@ -32,7 +32,13 @@ pub(super) fn hello(services: &Services) -> v1::HelloReply {
         node_id: bytes(&services.raft.node_id().to_bytes()),
         leader: coordinator.leader().map(leader_to_wire),
         masters: members.into_iter().map(|member| member.addresses.client).collect(),
+        tls_level: tls_level(services),
     }
+}
+
+/// Level of TLS in the cluster, for callers; 0 while it is not known.
+fn tls_level(services: &Services) -> u32 {
+    services.raft.index().security().borrow().as_ref().map_or(0, |security| security.level().number())
 }
 
 /// Status of this master; on the leader with the liveness of the stores.
@@ -146,7 +152,7 @@ pub(super) fn watch(
     services: Arc<Services>,
     leader_only: bool,
 ) -> BoxStream<'static, Result<v1::WatchEvent, Status>> {
-    let cluster = services.coordinator.cluster();
+    let (cluster, known) = (services.coordinator.cluster(), services.clone());
     let event = move |event: WatchEvent| {
         let store = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
             store_id: bytes(&store.to_bytes()),
@@ -160,6 +166,7 @@ pub(super) fn watch(
             spread_ms: u32::try_from(event.spread.as_millis()).unwrap_or(u32::MAX),
             stores: event.stores.iter().map(store).collect(),
             all_suspects: event.all_suspects,
+            tls_level: tls_level(&known),
         })
     };
     Box::pin(ReceiverStream::new(leader::watch(services, leader_only)).map(event))

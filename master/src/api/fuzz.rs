@@ -113,6 +113,11 @@ pub fn set_tenant(request: &v1::SetTenantRequest) -> bool {
     caller(request.caller.as_ref()) && limits(&request.tenant, 0).is_ok()
 }
 
+/// Whether a change of who is let in can be read.
+pub fn set_security(request: &v1::SetSecurityRequest) -> bool {
+    caller(request.caller.as_ref()) && super::security::can_be_read(request.clone())
+}
+
 /// Whether the mount of a store can be read.
 pub fn mount(request: &v1::MountStoreRequest) -> bool {
     let Ok(mount) = parse_mount(request.clone()) else { return false };

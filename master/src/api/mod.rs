@@ -1,5 +1,7 @@
 //! The gRPC API: translates between protobuf and the services of [`crate::leader`], and bounds what calls take up.
 
+mod bucket;
+mod call_limits;
 mod caller;
 mod cluster;
 mod config;
@@ -12,6 +14,7 @@ mod places;
 pub(crate) mod ports;
 mod refusal;
 mod reply_memory;
+mod security;
 mod service;
 mod shed;
 mod stores;

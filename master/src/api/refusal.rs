@@ -14,6 +14,9 @@ impl From<Refusal> for Status {
                 (detail.ours, detail.theirs) = (ours.to_string(), theirs);
             }
             Refusal::WrongNode { ours, theirs } => (detail.ours, detail.theirs) = (ours.to_string(), theirs),
+            Refusal::TooManyCalls { again, .. } => {
+                detail.retry_after_ms = u32::try_from(again.as_millis() + 1).unwrap_or(u32::MAX);
+            }
             Refusal::VersionSkew { ours, theirs } => (detail.ours, detail.theirs) = (ours, theirs),
             _ => {}
         }

@@ -10,12 +10,13 @@ use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::call_limits::CallLimits;
 use super::caller::{Addressee, holder_of, host_of, names_client, note_if_outdated, versions_meet};
 use super::cluster::software;
 use super::reply_memory::ReplyMemory;
 use super::shed::{SheddableCall, Shedder};
 use super::stores::HeartbeatsFrom;
-use super::{cluster, config, objects, ports, stores, tenants};
+use super::{cluster, config, objects, ports, security, stores, tenants};
 use crate::access::{StoreCaller, TenantField, principal_of, resolve_tenant};
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
@@ -30,6 +31,7 @@ pub(crate) struct Api {
     services: ArcSwapOption<Services>,
     waiting: arc_swap::ArcSwap<String>,
     pub(crate) shedder: Shedder,
+    call_limits: CallLimits,
     /// Room for answers over HTTP.
     pub(crate) reply_memory: ReplyMemory,
 }
@@ -49,6 +51,7 @@ impl Api {
             services: ArcSwapOption::empty(),
             waiting,
             shedder,
+            call_limits: CallLimits::new(),
             reply_memory,
         })
     }
@@ -98,13 +101,25 @@ impl Api {
     /// Returns a request for the tenant that its caller may use.
     fn of_tenant<R: TenantField>(&self, request: Request<R>) -> Result<R, Status> {
         let (_, call, mut request) = request.into_parts();
-        match resolve_tenant(principal_of(&call)?, &mut request) {
-            Ok(()) => Ok(request),
-            Err(denied) => {
-                let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
-                Err(self.guard.deny(from, denied).into())
-            }
+        let principal = principal_of(&call)?;
+        if let Err(denied) = resolve_tenant(principal, &mut request) {
+            let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
+            return Err(self.guard.deny(from, denied).into());
         }
+        // Those who run the pool set the limit.
+        if principal.id().is_none() || principal.is_tenants_user() {
+            self.within_limit(&mut request)?;
+        }
+        Ok(request)
+    }
+
+    /// Counts a call for its tenant, and refuses it if the tenant has made enough of them.
+    fn within_limit(&self, request: &mut impl TenantField) -> Result<(), Refusal> {
+        let (Some(tenant), Some(services)) = (request.tenant_mut(), self.services()) else { return Ok(()) };
+        let limit = services.raft.index().security().borrow().as_ref().and_then(|it| it.calls(tenant));
+        let Some(limit) = limit else { return Ok(()) };
+        let taken = self.call_limits.take(tenant, limit);
+        taken.map_err(|again| Refusal::TooManyCalls { tenant: tenant.clone(), limit, again })
     }
 
     fn forming_status(&self) -> v1::StatusReply {
@@ -293,7 +308,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::SetTenantRequest>,
     ) -> Result<Response<v1::SetTenantReply>, Status> {
-        change!(self, SetTenant, request, |services| tenants::set(&services.tenants, request).await?)
+        change!(self, SetTenant, request, |services| tenants::set(&services, request).await?)
     }
 
     async fn mount_store(
@@ -394,5 +409,27 @@ impl Master for MasterService {
         change!(self, FinishUpgrade, request, |services| {
             config::finish_upgrade(&services.configuration, &request).await?
         })
+    }
+
+    async fn get_security(
+        &self,
+        request: Request<v1::GetSecurityRequest>,
+    ) -> Result<Response<v1::GetSecurityReply>, Status> {
+        call!(self, GetSecurity, request, |services| security::get(&services.security).await?)
+    }
+
+    async fn set_security(
+        &self,
+        request: Request<v1::SetSecurityRequest>,
+    ) -> Result<Response<v1::SetSecurityReply>, Status> {
+        change!(self, SetSecurity, request, |services| security::set(&services.security, request).await?)
+    }
+
+    async fn who_am_i(
+        &self,
+        request: Request<v1::WhoAmIRequest>,
+    ) -> Result<Response<v1::WhoAmIReply>, Status> {
+        let caller = security::who_is(request.extensions())?;
+        call!(self, WhoAmI, request, |_services| caller)
     }
 }

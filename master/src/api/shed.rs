@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::bucket::{Bucket, Rate};
 use crate::leader::Refusal;
 
 /// Kinds of calls that may be shed.
@@ -28,11 +29,9 @@ pub(crate) enum SheddableCall {
 const STRAINED: Duration = Duration::from_millis(50);
 /// Interval between two measurements of that wait.
 const PROBE: Duration = Duration::from_millis(50);
-/// Calls of one kind that are answered each second in spite of a shortage. They serve a whole fleet in some seconds,
-/// for a tenth of a core. Without them, no client or store would find the leader on a machine that has other work.
-const FLOOR: f64 = 400.0;
-/// Calls of one kind that are answered at once after a pause.
-const BURST: f64 = 100.0;
+/// Calls of one kind that are answered however strained the master is. They serve a whole fleet in some seconds, for a tenth of a
+/// core. Without them, no client or store would find the leader on a machine that has other work.
+const FLOOR: Rate = Rate { per_second: 400.0, burst: 100.0 };
 /// Limit on mounts in the log's queue. Each is an entry, and the queue has room for 1,024 in all.
 const MOST_MOUNTS: usize = 128;
 
@@ -51,7 +50,7 @@ impl Shedder {
         Self {
             lags: Default::default(),
             began: Instant::now(),
-            buckets: Default::default(),
+            buckets: [(); 3].map(|()| Mutex::new(Bucket::full(FLOOR, Duration::ZERO))),
             refused,
             mounts: Arc::new(Semaphore::new(MOST_MOUNTS)),
         }
@@ -70,7 +69,7 @@ impl Shedder {
 
     /// Admits a call of this kind, or refuses it for lack of CPU time.
     pub(crate) fn admit(&self, kind: SheddableCall) -> Result<(), Refusal> {
-        let taken = self.buckets[kind as usize].lock().take(self.began.elapsed());
+        let taken = self.buckets[kind as usize].lock().take(FLOOR, self.began.elapsed()).is_ok();
         if taken || !self.strained() { Ok(()) } else { Err(self.refuse(kind)) }
     }
 
@@ -101,32 +100,6 @@ async fn probe(lag: Arc<AtomicU64>) {
     }
 }
 
-/// Bucket of calls that are answered however strained the master is: [`FLOOR`] a second.
-#[derive(Debug)]
-struct Bucket {
-    calls: f64,
-    at: Duration,
-}
-
-impl Default for Bucket {
-    fn default() -> Self {
-        Self { calls: BURST, at: Duration::ZERO }
-    }
-}
-
-impl Bucket {
-    fn take(&mut self, now: Duration) -> bool {
-        let since = now.saturating_sub(self.at);
-        self.at = self.at.max(now);
-        self.calls = (self.calls + since.as_secs_f64() * FLOOR).min(BURST);
-        if self.calls < 1.0 {
-            return false;
-        }
-        self.calls -= 1.0;
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,17 +126,6 @@ mod tests {
         assert!(admitted(&shedder, SheddableCall::Mount, 1) == 1, "each kind has its own floor");
         late(&shedder, 1, STRAINED / 2);
         assert_eq!(admitted(&shedder, SheddableCall::Hello, 5_000), 5_000);
-    }
-
-    #[test]
-    fn a_strained_master_answers_the_floor_of_every_second() {
-        let mut bucket = Bucket::default();
-        let taken = |bucket: &mut Bucket, now| (0..1_000).filter(|_| bucket.take(now)).count();
-        assert_eq!(taken(&mut bucket, Duration::ZERO), BURST as usize);
-        let ten_seconds: usize =
-            (1..=1_000).map(|tick| taken(&mut bucket, Duration::from_millis(10 * tick))).sum();
-        assert!((3_990..=4_000).contains(&ten_seconds), "{ten_seconds}");
-        assert_eq!(taken(&mut bucket, Duration::from_secs(3_600)), BURST as usize, "nothing is saved up");
     }
 
     #[test]

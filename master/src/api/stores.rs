@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mc_index::{Endpoint, MountStore};
+use mc_index::{Endpoint, MountStore, Security};
 use mc_proto::v1;
 use mc_types::{GrantKey, SegmentEpoch, StoreId};
 use tokio::sync::mpsc;
@@ -105,7 +105,8 @@ async fn answer(
         TransportUse { name, offered, how, read_bytes, written_bytes }
     };
     let transports = beat.transports.into_iter().map(transport).collect();
-    let answer = session.beat(store, epoch, transports).await?;
+    let answer = session.beat(store, epoch, transports, beat.tls).await?;
+    let shut_out = answer.is_security_news.then(|| shut_out(&answer.security));
     Ok(v1::StoreHeartbeatReply {
         sequence: beat.sequence,
         cluster_time_ms: answer.time.0,
@@ -114,7 +115,18 @@ async fn answer(
         mounted: answer.mounted,
         dead: answer.dead,
         spread_ms: u32::try_from(answer.spread.as_millis()).unwrap_or(u32::MAX),
+        tls_level: answer.security.level().number(),
+        shut_out,
     })
+}
+
+/// Lists who gets nothing from a store any more.
+fn shut_out(security: &Security) -> v1::ShutOut {
+    let denied = || security.principals().filter(|(_, known)| known.principal.denied);
+    v1::ShutOut {
+        identities: denied().map(|(name, _)| name.to_owned()).collect(),
+        tokens: security.revoked().chain(denied().map(|(_, known)| known.token_number)).collect(),
+    }
 }
 
 pub(super) fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {

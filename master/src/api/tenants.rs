@@ -5,7 +5,7 @@ use mc_proto::v1;
 use mc_types::MAX_ITEMS;
 
 use super::objects::limits;
-use crate::leader::{Refusal, TenantState, Tenants};
+use crate::leader::{Refusal, Services, TenantState, Tenants};
 
 /// Number of tenants in an answer when the request names none.
 const LISTED_TENANTS: usize = 1000;
@@ -23,7 +23,7 @@ pub(super) async fn list(
     Ok(v1::ListTenantsReply { tenants: page.into_iter().map(message).collect(), more })
 }
 
-fn message(TenantState { view, quota }: TenantState) -> v1::Tenant {
+fn message(TenantState { view, quota, calls }: TenantState) -> v1::Tenant {
     let all = view.usage.all();
     v1::Tenant {
         name: String::from_utf8_lossy(view.name.as_bytes()).into_owned(),
@@ -34,15 +34,20 @@ fn message(TenantState { view, quota }: TenantState) -> v1::Tenant {
         puts_in_flight: view.usage.puts.count,
         bytes_in_flight: view.usage.puts.bytes,
         hard_pinned_bytes: all.pinned,
+        calls_per_s: calls.unwrap_or(0),
     }
 }
 
 pub(super) async fn set(
-    tenants: &Tenants,
+    services: &Services,
     request: v1::SetTenantRequest,
 ) -> Result<v1::SetTenantReply, Refusal> {
     limits(&request.tenant, 0)?;
     let quota = request.quota.map(|v1::Quota { bytes, objects }| Quota { bytes, objects });
-    tenants.set(request.tenant, quota).await?;
+    let calls = if quota.is_none() { Some(0) } else { request.calls_per_s };
+    services.tenants.set(request.tenant.clone(), quota).await?;
+    if let Some(calls) = calls {
+        services.security.set_calls(request.tenant, Some(calls).filter(|calls| *calls > 0)).await?;
+    }
     Ok(v1::SetTenantReply {})
 }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use mc_log::MasterNode;
 use mc_proto::common_version;
+use mc_proto::v1::TlsReport;
 use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Advertise, FormationError};
@@ -63,6 +64,8 @@ pub(crate) struct PeerState {
     pub(crate) software: String,
     /// The highest cluster version that its build supports.
     pub(crate) cluster_version_max: u32,
+    /// What it says of its connections; `None` from an older build.
+    pub(crate) tls: Option<TlsReport>,
 }
 
 /// Outcome of one round of meetings.

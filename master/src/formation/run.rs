@@ -93,7 +93,7 @@ impl Formation {
     /// a snapshot.
     #[must_use]
     pub(crate) fn new(identity: IdentityFile, has_raft_state: bool, config: FormationConfig) -> Self {
-        let service = FormationService::new(identity, has_raft_state);
+        let service = FormationService::new(identity, has_raft_state, config.network.tls().cloned());
         match &config.plan {
             Plan::Peers(list) => {
                 if let Some(entry) = config.advertise.entry(list.listed()) {

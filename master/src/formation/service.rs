@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use mc_index::CLUSTER_VERSION;
 use mc_log::MasterNode;
-use mc_proto::v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest};
+use mc_net::Tls;
+use mc_proto::v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest, TlsReport};
 use mc_proto::{VERSIONS, status_of};
 use mc_types::{ClusterId, Code, HostPort, NodeId};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::data_dir::{Belonging, IdentityError, IdentityFile};
 /// in a founding, and which Raft calls are for it.
 #[derive(Debug)]
 pub(crate) struct FormationService {
+    tls: Option<Arc<Tls>>,
     node: NodeId,
     instance: Instance,
     /// Locked from a look at the identity until the change that follows from it is recorded.
@@ -49,9 +51,20 @@ struct Shown {
     called: Option<ClusterId>,
 }
 
+/// Returns what a process says of its connections.
+pub(crate) fn tls_report(tls: Option<&Tls>) -> TlsReport {
+    let Some(tls) = tls else { return TlsReport::default() };
+    TlsReport {
+        has_certificate: tls.id().is_some(),
+        level: tls.level().number(),
+        tolerated: tls.tolerated_lately().iter().map(ToString::to_string).collect(),
+    }
+}
+
 impl FormationService {
-    pub(super) fn new(identity: IdentityFile, has_state: bool) -> Self {
+    pub(super) fn new(identity: IdentityFile, has_state: bool, tls: Option<Arc<Tls>>) -> Self {
         Self {
+            tls,
             node: identity.node(),
             instance: Instance(rand::random()),
             identity: Arc::new(tokio::sync::Mutex::new(identity)),
@@ -120,6 +133,7 @@ impl FormationService {
             version_max: *VERSIONS.end(),
             software: env!("CARGO_PKG_VERSION").into(),
             cluster_version_max: CLUSTER_VERSION,
+            tls: Some(tls_report(self.tls.as_deref())),
         })
     }
 

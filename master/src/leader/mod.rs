@@ -34,7 +34,9 @@ pub(crate) use objects::{
     Objects, Placement, Preference, PutToEnd, RemovalPage, RemoveObject, StoreGrant, keep_room,
 };
 pub(crate) use services::{Services, ServicesConfig};
-pub(crate) use settings::{Configuration, Replicated, SetFirst, TenantState, Tenants};
+pub(crate) use settings::{
+    Configuration, CutOff, PrincipalChange, Replicated, SecuritySettings, SetFirst, TenantState, Tenants,
+};
 pub(crate) use stores::HeartbeatSession;
 pub(crate) use term::{
     Coordinator, CoordinatorConfig, KnownLeader, Leading, OutdatedCaller, PutTimes, Refusal, StatusView,

@@ -1,13 +1,14 @@
 use std::sync::Arc;
 
 use mc_index::Settings;
+use mc_net::Tls;
 use mc_raft::RaftNode;
 use tokio::sync::watch;
 
 use crate::formation::Formation;
 use crate::leader::members::Members;
 use crate::leader::objects::Objects;
-use crate::leader::settings::{Configuration, KeyValues, Tenants};
+use crate::leader::settings::{Configuration, KeyValues, SecuritySettings, Tenants};
 use crate::leader::stores::Stores;
 use crate::leader::term::{Coordinator, CoordinatorConfig};
 
@@ -16,6 +17,7 @@ pub(crate) struct ServicesConfig {
     pub(crate) coordinator: CoordinatorConfig,
     pub(crate) seed: Settings,
     pub(crate) formation: Arc<Formation>,
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 /// The services of one master, which share its coordinator.
@@ -29,13 +31,14 @@ pub(crate) struct Services {
     pub(crate) stores: Arc<Stores>,
     pub(crate) members: Arc<Members>,
     pub(crate) configuration: Configuration,
+    pub(crate) security: SecuritySettings,
     /// Client addresses of all members.
     pub(crate) addresses: watch::Sender<Vec<String>>,
 }
 
 impl Services {
     pub(crate) fn new(config: ServicesConfig) -> Self {
-        let ServicesConfig { coordinator, seed, formation } = config;
+        let ServicesConfig { coordinator, seed, formation, tls } = config;
         let (raft, metrics) = (coordinator.raft.clone(), coordinator.metrics.clone());
         let coordinator = Arc::new(Coordinator::new(coordinator));
         Self {
@@ -44,7 +47,13 @@ impl Services {
             key_values: KeyValues::new(coordinator.clone()),
             stores: Arc::new(Stores::new(coordinator.clone())),
             members: Arc::new(Members::new(coordinator.clone(), raft.clone(), metrics, formation.clone())),
-            configuration: Configuration::new(coordinator.clone(), raft.clone(), formation, seed),
+            security: SecuritySettings::new(
+                coordinator.clone(),
+                raft.clone(),
+                formation.clone(),
+                tls.clone(),
+            ),
+            configuration: Configuration::new(coordinator.clone(), raft.clone(), formation, seed, tls),
             addresses: watch::Sender::default(),
             coordinator,
             raft,

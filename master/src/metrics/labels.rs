@@ -32,9 +32,12 @@ pub(crate) enum Rpc {
     GetConfig,
     SetConfig,
     FinishUpgrade,
+    GetSecurity,
+    SetSecurity,
+    WhoAmI,
 }
 
-pub(super) const RPCS: [(Rpc, &str); 26] = [
+pub(super) const RPCS: [(Rpc, &str); 29] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
@@ -61,6 +64,9 @@ pub(super) const RPCS: [(Rpc, &str); 26] = [
     (Rpc::GetConfig, "get_config"),
     (Rpc::SetConfig, "set_config"),
     (Rpc::FinishUpgrade, "finish_upgrade"),
+    (Rpc::GetSecurity, "get_security"),
+    (Rpc::SetSecurity, "set_security"),
+    (Rpc::WhoAmI, "who_am_i"),
 ];
 
 /// Change of a member, as the label `change`.
@@ -142,6 +148,7 @@ impl From<&Op> for Proposed {
             | Op::Sweep { .. }
             | Op::SetTenant { .. }
             | Op::SetKeyValue { .. }
+            | Op::SetSecurity(_)
             | Op::SetSettings(_)
             | Op::SetClusterVersion(_) => Self::Other,
         }

@@ -49,7 +49,7 @@ struct Success<T> {
 }
 
 impl Snapshot {
-    fn new(TenantState { view, quota }: &TenantState, services: &Services) -> Self {
+    fn new(TenantState { view, quota, .. }: &TenantState, services: &Services) -> Self {
         let charged_bytes = view.usage.all().bytes;
         let name = String::from_utf8_lossy(view.name.as_bytes());
         let is_served = services.coordinator.read(|applied| applied.state.is_served(&name));
@@ -125,7 +125,7 @@ async fn find(services: &Services, tenant: &str) -> Result<Option<TenantState>, 
     let name = TenantName::new(index_name(tenant).as_bytes());
     Ok(services.coordinator.read(|applied| {
         let found = applied.state.tenants_from(name).next().filter(|view| view.name == name);
-        found.map(|view| TenantState { view, quota: applied.state.quota(&name) })
+        found.map(|view| TenantState::of(&applied.state, view))
     }))
 }
 

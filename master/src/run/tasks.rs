@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_index::Security;
 use mc_log::{LogStore, LogSync};
 use mc_process::config::Loaded;
 use mc_raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 use mc_types::NodeId;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,6 +17,7 @@ use super::error::StartError;
 use super::ignored_flags;
 use super::listeners::Listeners;
 use super::log::Log;
+use crate::access::KnownToCluster;
 use crate::api::Api;
 use crate::config::MasterArgs;
 use crate::data_dir::{DataDisk, Holdings};
@@ -72,7 +75,9 @@ impl Tasks {
             },
             seed: args.settings(),
             formation: self.formation.clone(),
+            tls: self.environment.network.tls().cloned(),
         }));
+        self.let_in_as_the_cluster_says(services.raft.index().security());
         self.watch_disk(disk, services.raft.clone(), log.clone());
         self.tracker.spawn(ignored_flags::warn(
             self.config.clone(),
@@ -99,6 +104,29 @@ impl Tasks {
             tracing::warn!("the log was not closed within {CLOSE:?}; what was acknowledged is on disk");
         }
         outcome
+    }
+
+    /// Judges callers by what the cluster knows of them, and insists on TLS as far as the cluster does, unless a flag says
+    /// otherwise.
+    fn let_in_as_the_cluster_says(&self, mut security: watch::Receiver<Option<Security>>) {
+        let Some(tls) = self.environment.network.tls().cloned() else { return };
+        self.api.guard.judge_by(KnownToCluster(security.clone()));
+        if self.config.args.tls.fixed_level().is_some() {
+            return;
+        }
+        let follow = async move {
+            loop {
+                // A cluster that has just formed has no level yet: this master goes on as it began.
+                let level = security.borrow_and_update().as_ref().map(Security::level);
+                if let Some(level) = level {
+                    tls.set_level(level);
+                }
+                if security.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        self.tracker.spawn(self.stop.clone().run_until_cancelled_owned(follow));
     }
 
     async fn start_raft(

@@ -21,8 +21,8 @@ mod watches;
 
 pub use backoff::Backoff;
 pub use calls::{
-    Channels, ClusterReport, HelloError, LONGEST_SPREAD, MasterChannel, Watch, WatchUpdate, caller, hello,
-    read_hello, read_update, versions, within,
+    Channels, ClusterReport, HelloError, LONGEST_SPREAD, MasterChannel, TokenChannel, Watch, WatchUpdate,
+    caller, hello, read_hello, read_update, versions, within,
 };
 pub use drive::{Changed, SearchOwner, drive};
 pub use identity::{ClusterIdentity, Verdict};

@@ -15,7 +15,10 @@ mod time_limit;
 mod tls;
 mod tls_network;
 
-pub use access::{Demands, DenialReason, Denied, Guard, OpenTo, Principal, RoleKind, Stranger};
+pub use access::{
+    Demands, DenialReason, Denied, Guard, Known, KnownCallers, OpenTo, Principal, RoleKind, Stranger,
+    bearer_of,
+};
 pub use connection::{ConnectInfo, Connection};
 pub use data_stream::DataStream;
 pub use gate::{Greeting, Rules};
@@ -24,5 +27,5 @@ pub use network::{ChannelOptions, Incoming, Listener, Network, TcpNetwork, endpo
 pub use resolve::resolve;
 pub use room::{Place, Room};
 pub use tcp::{connect, listen, local_address_towards, lookup};
-pub use tls::{Peer, Server, Tls, TlsError, TlsLevel};
+pub use tls::{CredentialPaths, Peer, Server, Tls, TlsError};
 pub use tls_network::TlsNetwork;

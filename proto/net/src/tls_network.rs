@@ -4,6 +4,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use mc_types::TlsLevel;
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tower::service_fn;
@@ -12,7 +13,7 @@ use crate::connection::Connection;
 use crate::dials::{Dial, Dials};
 use crate::network::{ChannelOptions, Listener, Network, TcpNetwork, endpoint, listen};
 use crate::tcp;
-use crate::tls::{Accepted, Server, Tls, TlsLevel, speaks_no_tls};
+use crate::tls::{Accepted, Server, Tls, speaks_no_tls};
 
 /// Sockets of this machine, with TLS as far as the process insists on it.
 #[derive(Clone, Debug)]

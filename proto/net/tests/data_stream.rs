@@ -4,7 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
-use mc_net::{DataStream, Peer, Tls, TlsLevel};
+use mc_net::{DataStream, Peer, Tls};
+use mc_types::TlsLevel;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
 
 /// Certificates of a store and of a client, by one authority.
@@ -90,7 +91,7 @@ async fn bytes_come_whole_both_ways_at_once() {
 #[tokio::test]
 async fn each_end_knows_the_other_and_its_close() {
     let [store, client] = connected().await;
-    let named = |id: &str| Peer::Named(id.parse().unwrap());
+    let named = |id: &str| Peer::Named(Arc::new(id.parse().unwrap()));
     assert_eq!(store.peer(), &named("spiffe://here/mc/admin/root"));
     assert_eq!(client.peer(), &named("spiffe://here/mc/store/kv"));
     assert!(client.plain().is_none() && client.is_quiet());
@@ -112,7 +113,7 @@ async fn each_end_knows_the_other_and_its_close() {
 #[tokio::test]
 async fn a_client_that_prefers_tls_is_plain_with_a_store_that_has_none() {
     let [_, client] = certificates();
-    client.set_level(TlsLevel::Prefer);
+    client.set_level_to_stores(TlsLevel::Prefer);
     let listener = mc_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use axum::http::Method;
 use axum::http::request::Parts;
-use mc_net::{ConnectInfo, Denied, Guard, OpenTo, RoleKind};
+use mc_net::{ConnectInfo, Denied, Guard, OpenTo, Principal, RoleKind};
 
 /// Rights on an HTTP port.
 #[derive(Clone)]
@@ -22,9 +22,10 @@ impl HttpAccess {
     }
 
     /// Admits a request of a caller. The error names its path, and not its parameters.
-    pub(crate) fn admit(&self, caller: Option<&ConnectInfo>, request: &Parts) -> Result<(), Denied> {
+    pub(crate) fn admit(&self, caller: Option<&ConnectInfo>, request: &Parts) -> Result<Principal, Denied> {
         let call = format!("{} {}", request.method, request.uri.path());
-        self.guard.admit(caller, (self.open_to)(request), &call).map(drop)
+        let token = mc_net::bearer_of(&request.headers);
+        self.guard.admit(caller, token, (self.open_to)(request), &call)
     }
 }
 
@@ -39,11 +40,18 @@ pub fn standard_access(request: &Parts) -> OpenTo {
     }
 }
 
-/// Returns the callers that a page about the state of a process is open to: admins, masters and stores, if it is only read.
+/// Returns the callers that a page about the state of a process is open to: those who run the pool or look at it, masters and
+/// stores, if it is only read.
 #[must_use]
 pub fn status_page(request: &Parts) -> OpenTo {
     match request.method {
-        Method::GET | Method::HEAD => OpenTo::Roles(&[RoleKind::Admin, RoleKind::Master, RoleKind::Store]),
+        Method::GET | Method::HEAD => OpenTo::Roles(&[
+            RoleKind::Admin,
+            RoleKind::Operator,
+            RoleKind::Observer,
+            RoleKind::Master,
+            RoleKind::Store,
+        ]),
         _ => OpenTo::ADMINS,
     }
 }

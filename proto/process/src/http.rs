@@ -121,12 +121,16 @@ pub async fn serve(
     }
 }
 
-/// Answers one request, if its caller may make it, and makes the server close the connection after it.
+/// Answers one request, if its caller may make it, and makes the server close the connection after it. The request carries the
+/// [`Principal`](mc_net::Principal) that makes it.
 async fn answer_one(State(access): State<HttpAccess>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let peer = parts.extensions.get::<ConnectInfo<HttpPeer>>().map(|peer| &peer.0.0);
     let mut response = match access.admit(peer, &parts) {
-        Ok(()) => answer(parts, body, next).await,
+        Ok(principal) => {
+            parts.extensions.insert(principal);
+            answer(parts, body, next).await
+        }
         Err(denied) => (StatusCode::FORBIDDEN, format!("{denied}\n")).into_response(),
     };
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -2,7 +2,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use mc_net::{Network, Tls, TlsError, TlsLevel, TlsNetwork};
+use mc_net::{Network, Tls, TlsError, TlsNetwork};
+use mc_types::TlsLevel;
 use metrics::{Counter, Gauge};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,10 +16,11 @@ pub struct TlsOptions {
     /// read within seconds, and on SIGHUP; `none` for plain connections [default: mc-data/tls if it has a ca.crt]
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
-    /// How far to insist on TLS with certificates: allow (accept both, connect plain), prefer (accept both, connect by TLS where
-    /// the other end has it), require. To move a running pool from plain connections, go up step by step
-    #[arg(long, value_name = "LEVEL", default_value = "require")]
-    pub tls: TlsLevel,
+    /// How far this process insists on TLS if it has certificates: allow (accept both, connect plain), prefer (accept both, connect
+    /// by TLS where the other end has it), require [default: as far as the cluster (`mcctl security tls`); require while that is
+    /// not known]
+    #[arg(long, value_name = "LEVEL")]
+    tls: Option<TlsLevel>,
     /// Say nothing about connections that are not encrypted
     #[arg(long)]
     pub insecure: bool,
@@ -32,9 +34,15 @@ impl TlsOptions {
     pub fn network(&self) -> Result<Arc<dyn Network>, TlsError> {
         let tls = Tls::find(self.tls_dir.as_deref())?;
         if let Some(tls) = &tls {
-            tls.set_level(self.tls);
+            tls.set_level(self.fixed_level().unwrap_or(TlsLevel::Require));
         }
         Ok(TlsNetwork::shared(tls))
+    }
+
+    /// Returns how far the process insists on TLS whatever its cluster does; `None` if it follows the cluster.
+    #[must_use]
+    pub fn fixed_level(&self) -> Option<TlsLevel> {
+        self.tls
     }
 
     /// Says at start who this process is, or that others can read along on the ports that it opens beyond loopback.

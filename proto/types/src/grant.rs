@@ -15,6 +15,7 @@ const MAC_LEN: usize = 16;
 /// Bits of a grant's flags.
 const WRITE: u8 = 1;
 const NEEDS_PROOF: u8 = 2;
+const BY_TOKEN: u8 = 4;
 
 /// Permission of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,8 @@ pub struct Grant {
     pub expires: ClusterTime,
     /// Tenant that it was given to; empty for the default one.
     pub tenant: String,
+    /// Number of the token by which its holder has proven who it is; `None` for one that has shown a certificate, or nothing.
+    pub token: Option<u64>,
     /// Whether each request with it needs a proof that the sender holds its key.
     pub needs_proof: bool,
     /// Ranges that the grant covers; a request names a range by its place in this list.
@@ -136,13 +139,17 @@ impl Grant {
             Vec::with_capacity(64 + self.tenant.len() + ranges::USUAL_LEN * self.ranges.len() + MAC_LEN);
         let access = if self.access == Access::Write { WRITE } else { 0 };
         let proof = if self.needs_proof { NEEDS_PROOF } else { 0 };
-        out.extend_from_slice(&[Self::FORMAT, access | proof]);
+        let by_token = if self.token.is_some() { BY_TOKEN } else { 0 };
+        out.extend_from_slice(&[Self::FORMAT, access | proof | by_token]);
         out.extend_from_slice(&self.cluster.to_bytes());
         out.extend_from_slice(&self.store.to_bytes());
         out.extend_from_slice(&self.epoch.to_bytes());
         ranges::put(&mut out, self.expires.0);
         ranges::put(&mut out, self.tenant.len() as u64);
         out.extend_from_slice(self.tenant.as_bytes());
+        if let Some(token) = self.token {
+            ranges::put(&mut out, token);
+        }
         ranges::put_all(&mut out, &self.ranges);
         let (mac, proof_key) = authenticate(key, &out);
         out.extend_from_slice(&mac);
@@ -217,8 +224,18 @@ fn decode(body: &[u8]) -> Result<Grant, GrantError> {
 fn decode_older(body: &[u8]) -> Option<Grant> {
     let (grant, rest): (OlderGrant<Vec<GrantedRange>>, _) = postcard::take_from_bytes(body).ok()?;
     let OlderGrant { cluster, store, epoch, access, expires, ranges } = grant;
-    let (tenant, needs_proof) = (String::new(), false);
-    rest.is_empty().then_some(Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges })
+    let (tenant, token, needs_proof) = (String::new(), None, false);
+    rest.is_empty().then_some(Grant {
+        cluster,
+        store,
+        epoch,
+        access,
+        expires,
+        tenant,
+        token,
+        needs_proof,
+        ranges,
+    })
 }
 
 fn decode_newer(body: &[u8]) -> Option<Grant> {
@@ -226,12 +243,13 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
     let (cluster, body) = body.split_first_chunk()?;
     let (store, body) = body.split_first_chunk()?;
     let (epoch, mut body) = body.split_first_chunk()?;
-    if flags & !(WRITE | NEEDS_PROOF) != 0 {
+    if flags & !(WRITE | NEEDS_PROOF | BY_TOKEN) != 0 {
         return None;
     }
     let expires = ClusterTime(ranges::take(&mut body)?);
     let tenant = usize::try_from(ranges::take(&mut body)?).ok()?;
-    let (tenant, body) = body.split_at_checked(tenant)?;
+    let (tenant, mut body) = body.split_at_checked(tenant)?;
+    let token = if flags & BY_TOKEN == 0 { None } else { Some(ranges::take(&mut body)?) };
     Some(Grant {
         cluster: ClusterId(u128::from_be_bytes(*cluster)),
         store: StoreId(u64::from_be_bytes(*store)),
@@ -239,6 +257,7 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
         access: if flags & WRITE == 0 { Access::Read } else { Access::Write },
         expires,
         tenant: str::from_utf8(tenant).ok()?.to_owned(),
+        token,
         needs_proof: flags & NEEDS_PROOF != 0,
         ranges: ranges::take_all(body)?,
     })

@@ -5,7 +5,7 @@
 //! - [`Code`]: the result of an operation on one item.
 //! - [`PutMode`], [`Replication`], [`PinAction`]: options of a put.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
-//! - [`SpiffeId`]: the identity in a certificate.
+//! - [`SpiffeId`]: the identity in a certificate; [`Token`], a secret that stands for one; [`TlsLevel`].
 //! - [`Metric`]: a metric as the reference page lists it.
 //! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
 
@@ -23,6 +23,8 @@ mod ratio;
 mod receipt;
 mod size;
 mod spiffe;
+mod tls_level;
+mod token;
 
 pub use addr::{HostPort, ParseAddressError, parse_list};
 pub use clock::{Clock, ClusterTime};
@@ -41,3 +43,5 @@ pub use ratio::{ParseRatioError, Ratio};
 pub use receipt::{Receipt, ReceiptKey};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
 pub use spiffe::{DEFAULT_TENANT, ParseSpiffeError, Role, SpiffeId, TenantAccess};
+pub use tls_level::{ParseLevelError, TlsLevel};
+pub use token::{ParseTokenError, Token, TokenHash};

@@ -6,7 +6,7 @@ const LONGEST: usize = 255;
 
 /// Identity of a process or a user: a URI in its certificate (a SPIFFE id).
 ///
-/// - `spiffe://TRUST/mc/master/NAME`, `spiffe://TRUST/mc/store/NAME`, `spiffe://TRUST/mc/admin/NAME`
+/// - `spiffe://TRUST/mc/master/NAME`, and `store`, `admin`, `operator` and `observer` in the place of `master`
 /// - `spiffe://TRUST/mc/tenant/TENANT/rw/NAME`, and `ro` for a tenant's user that only reads
 ///
 /// TRUST is the trust domain: lower-case letters, digits, dots, dashes and underscores. TENANT and NAME have letters, digits,
@@ -27,6 +27,10 @@ pub enum Role {
     Store,
     /// A person or tool that may do everything.
     Admin,
+    /// A person or tool that runs the pool: members, settings, quotas, stores; no objects, and nobody's rights.
+    Operator,
+    /// A person or tool that looks at the state of the pool, and at no objects.
+    Observer,
     /// A user of one tenant.
     Tenant {
         /// Name of the tenant; empty for the default tenant.
@@ -48,8 +52,8 @@ pub enum TenantAccess {
 /// A text that is not an identity, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not an identity ({why}): write spiffe://TRUST/mc/master/NAME, .../mc/store/NAME, .../mc/admin/NAME or \
-     .../mc/tenant/TENANT/rw/NAME (ro to read only)"
+    "`{text}` is not an identity ({why}): write spiffe://TRUST/mc/ROLE/NAME, with the role master, store, admin, operator, \
+     observer or tenant/TENANT/rw (ro to read only)"
 )]
 pub struct ParseSpiffeError {
     text: String,
@@ -66,6 +70,20 @@ impl SpiffeId {
     /// [`ParseSpiffeError`] when a part has characters that it may not have, is empty or too long.
     pub fn new(trust: &str, role: Role, name: &str) -> Result<Self, ParseSpiffeError> {
         Self { trust: trust.to_owned(), role, name: name.to_owned() }.to_string().parse()
+    }
+
+    /// Reads an identity of the trust domain `trust` that is written without it, as `store/kv` or `tenant/a/ro/engine`.
+    ///
+    /// # Errors
+    /// [`ParseSpiffeError`]
+    pub fn of_path(trust: &str, path: &str) -> Result<Self, ParseSpiffeError> {
+        format!("spiffe://{trust}/mc/{path}").parse()
+    }
+
+    /// Returns the identity without its trust domain: role and name.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{}/{}", self.role, self.name)
     }
 
     /// Trust domain: processes of another one are strangers.
@@ -119,6 +137,8 @@ impl FromStr for SpiffeId {
             ["master", name] => (Role::Master, name),
             ["store", name] => (Role::Store, name),
             ["admin", name] => (Role::Admin, name),
+            ["operator", name] => (Role::Operator, name),
+            ["observer", name] => (Role::Observer, name),
             ["tenant", tenant, access, name] => {
                 let access = match access {
                     "rw" => TenantAccess::Write,
@@ -147,6 +167,8 @@ impl fmt::Display for Role {
             Self::Master => f.write_str("master"),
             Self::Store => f.write_str("store"),
             Self::Admin => f.write_str("admin"),
+            Self::Operator => f.write_str("operator"),
+            Self::Observer => f.write_str("observer"),
             Self::Tenant { tenant, access } => {
                 let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
                 let access = match access {
@@ -186,10 +208,14 @@ mod tests {
             "spiffe://prod.example/mc/master/m1",
             "spiffe://prod/mc/store/kv_0.a-b",
             "spiffe://p/mc/admin/root",
+            "spiffe://p/mc/operator/oncall",
+            "spiffe://p/mc/observer/grafana",
             "spiffe://p/mc/tenant/team-a/rw/engine",
             "spiffe://p/mc/tenant/default/ro/engine",
         ] {
-            assert_eq!(parsed(text).to_string(), text);
+            let id = parsed(text);
+            assert_eq!(id.to_string(), text);
+            assert_eq!(SpiffeId::of_path(id.trust(), &id.path()), Ok(id));
         }
         let reader = parsed("spiffe://p/mc/tenant/default/ro/engine");
         let role = Role::Tenant { tenant: String::new(), access: TenantAccess::Read };

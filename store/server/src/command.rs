@@ -5,11 +5,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mc_net::TlsLevel;
 use mc_process::config::{self, Loaded, Origin};
 use mc_process::telemetry::{self, Log};
 use mc_store::{ShmAccess, StartError};
-use mc_types::{ByteSize, Clock};
+use mc_types::{ByteSize, Clock, TlsLevel};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -82,8 +81,9 @@ async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode 
     }
     flags.tls.say(network.as_ref(), !flags.store.listen.ip().is_loopback());
     tokio::spawn(mc_process::keep_certificates(network.clone()));
+    let tls_level = flags.tls.fixed_level();
     let started = tokio::select! {
-        started = Server::start(flags.store, network, Clock::monotonic(), progress()) => started,
+        started = Server::start(flags.store, network, tls_level, Clock::monotonic(), progress()) => started,
         why = &mut stopped => {
             info!("{why} while starting: nothing to unmount");
             return ExitCode::SUCCESS;

@@ -54,6 +54,7 @@ fn status(report: &StoreReport) -> serde_json::Value {
         "dead_epochs": report.dead_epochs,
         "bytes_read": report.totals.bytes_read,
         "bytes_written": report.totals.bytes_written,
+        "shut_out": report.shut_out,
         "transports": report.transports.iter().map(transport).collect::<Vec<_>>(),
     })
 }

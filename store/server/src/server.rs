@@ -6,7 +6,7 @@ use mc_net::{Guard, Listener, Network};
 use mc_process::HttpAccess;
 use mc_process::metrics::Registry;
 use mc_store::{Port, StartError, Store, Surroundings};
-use mc_types::{ByteSize, Clock};
+use mc_types::{ByteSize, Clock, TlsLevel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -30,10 +30,12 @@ pub struct Server {
 
 impl Server {
     /// Starts a store on the present tokio runtime. Health is served while its memory is allocated. `progress` receives
-    /// the bytes that are ready and the bytes in total.
+    /// the bytes that are ready and the bytes in total. With `tls_level` the store insists on TLS that far, else as far as its
+    /// cluster.
     pub async fn start(
         args: StoreArgs,
         network: Arc<dyn Network>,
+        tls_level: Option<TlsLevel>,
         clock: Clock,
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
     ) -> Result<Self, StartError> {
@@ -48,7 +50,7 @@ impl Server {
         let guard = Guard::new(network.tls().cloned(), |_| {});
         let request_seconds = metrics.transfer_seconds.clone();
         let mut surroundings = Surroundings::default();
-        (surroundings.network, surroundings.clock) = (network, clock);
+        (surroundings.network, surroundings.tls_level, surroundings.clock) = (network, tls_level, clock);
         surroundings.request_seconds = request_seconds;
         let opened = Store::open(args.config(http_address.port()), surroundings)?;
         tracing::info!(http = %http_address, "serving health and metrics");

@@ -9,6 +9,7 @@ mod finder;
 mod run;
 mod session;
 mod status;
+mod tls;
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_discovery::Leader;
 use mc_net::Network;
-use mc_transfer::DataEncryption;
+use mc_transfer::{DataEncryption, ShutOut};
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -28,6 +29,7 @@ use crate::transports::TransportReport;
 
 pub(crate) use advertise::Advertised;
 pub(crate) use status::LinkStatus;
+pub(crate) use tls::LinkTls;
 
 /// A leader to move to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,9 @@ pub(crate) trait Served: Send + Sync {
     /// Returns the transports, offered or not.
     fn transports(&self) -> Vec<TransportReport>;
 
+    /// Serves nothing to these callers from now on, and to all others again.
+    fn shut_out(&self, callers: ShutOut);
+
     /// Records that the masters have mounted segments of these sizes, and releases the memory of those of 0 bytes.
     fn mounted(&self, sizes: &[u64]);
 }
@@ -82,6 +87,7 @@ pub(crate) struct LinkConfig {
     /// The list of masters, which may change.
     pub(crate) masters: watch::Receiver<Vec<HostPort>>,
     pub(crate) network: Arc<dyn Network>,
+    pub(crate) tls: LinkTls,
     pub(crate) info: StoreInfo,
     pub(crate) registration: Registration,
     pub(crate) served: Arc<dyn Served>,

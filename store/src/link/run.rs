@@ -16,7 +16,7 @@ use tracing::{Instrument as _, error, info, warn};
 use super::finder::Finder;
 use super::session::{Replies, Session, SessionEnd, knows, unmount};
 use super::status::LinkStatus;
-use super::{LinkConfig, NextLeader, Registration, Served, StoreInfo};
+use super::{LinkConfig, LinkTls, NextLeader, Registration, Served, StoreInfo};
 
 /// First and longest pause before a leader that did not answer is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -27,13 +27,14 @@ const WORKED: Duration = Duration::from_secs(5);
 
 /// Follows the leader until `stop` fires. If `stop` sends a duration, unmounts the memory within it.
 pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
-    let LinkConfig { masters, network, info, registration, served, status, keep_cluster } = config;
+    let LinkConfig { masters, network, tls, info, registration, served, status, keep_cluster } = config;
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster);
     let _finder = AbortOnDropHandle::new(tokio::spawn(finder.run(network.clone()).in_current_span()));
     let mut following = Following {
         network,
+        tls,
         info,
         served,
         status,
@@ -73,6 +74,7 @@ fn fresh_client(
 
 struct Following {
     network: Arc<dyn Network>,
+    tls: LinkTls,
     info: StoreInfo,
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
@@ -234,6 +236,7 @@ impl Following {
             registration: self.registration,
             status: &status,
             served: &*self.served,
+            tls: &self.tls,
             leader,
             client,
             replies: &replies,

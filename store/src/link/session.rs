@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::Fuse;
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
-use mc_transfer::DataEncryption;
+use mc_transfer::{DataEncryption, ShutOut};
 use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tracing::{info, warn};
 
 use super::status::LinkStatus;
-use super::{Registration, Served, StoreInfo};
+use super::{LinkTls, Registration, Served, StoreInfo};
 use crate::transports::TransportReport;
 
 type Client = v1::master_client::MasterClient<Channel>;
@@ -29,7 +29,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// First and longest pause before a change of the segments is mounted again.
 const CHANGE_RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// One heartbeat of so many says by which transports bytes are moved.
+/// One heartbeat of so many says by which transports bytes are moved, and how the store uses TLS.
 const BEATS_A_REPORT: u64 = 10;
 /// Time without a reply to a heartbeat after which the store leaves the leader.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -55,6 +55,7 @@ pub(crate) struct Session<'a> {
     pub(crate) registration: Registration,
     pub(crate) status: &'a LinkStatus,
     pub(crate) served: &'a dyn Served,
+    pub(crate) tls: &'a LinkTls,
     pub(crate) leader: &'a Leader,
     pub(crate) client: Client,
     pub(crate) replies: &'a Replies,
@@ -116,7 +117,7 @@ impl Session<'_> {
         let mut tick = tokio::time::interval(self.status.get().heartbeat);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.reset();
-        let mut heard = Instant::now();
+        let (mut heard, mut is_first) = (Instant::now(), true);
         // A change of the segments is mounted beside the heartbeats: a leader that can't commit it, or refuses it, keeps
         // believing the store.
         let mounting = Fuse::terminated();
@@ -155,9 +156,10 @@ impl Session<'_> {
                             // `hear` mounts all segments.
                             mounting.set(Fuse::terminated());
                         }
-                        if let Err(end) = self.hear(&reply).await {
+                        if let Err(end) = self.hear(reply, is_first).await {
                             return end;
                         }
+                        is_first = false;
                         if tick.period() != self.status.get().heartbeat {
                             tick = tokio::time::interval(self.status.get().heartbeat);
                             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -191,7 +193,8 @@ impl Session<'_> {
         self.status.update(|state| state.cluster_time = state.cluster_time.max(ClusterTime(ms)));
     }
 
-    async fn hear(&self, reply: &v1::StoreHeartbeatReply) -> Result<(), SessionEnd> {
+    /// Takes in a reply. The first one of a session names all that are shut out, and later ones name them when they change.
+    async fn hear(&self, reply: v1::StoreHeartbeatReply, is_first: bool) -> Result<(), SessionEnd> {
         if reply.dead {
             return Err(SessionEnd::Dead);
         }
@@ -203,6 +206,12 @@ impl Session<'_> {
         }
         self.replies.note(reply.term);
         self.learn(cluster, reply.cluster_time_ms);
+        self.tls.follow(reply.tls_level);
+        if reply.shut_out.is_some() || is_first {
+            let v1::ShutOut { identities, tokens } = reply.shut_out.unwrap_or_default();
+            let (identities, tokens) = (identities.into_iter().collect(), tokens.into_iter().collect());
+            self.served.shut_out(ShutOut { identities, tokens });
+        }
         let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
         self.status.update(|state| state.spread = spread);
         if !reply.mounted {
@@ -269,12 +278,14 @@ impl Session<'_> {
     }
 
     fn beat(&self, sequence: u64) -> v1::StoreHeartbeat {
+        let reports = sequence % BEATS_A_REPORT == 1;
         v1::StoreHeartbeat {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
             epoch: epoch_bytes(self.registration.epoch),
             sequence,
-            transports: if sequence % BEATS_A_REPORT == 1 { self.transports() } else { Vec::new() },
+            transports: if reports { self.transports() } else { Vec::new() },
+            tls: reports.then(|| self.tls.report()),
         }
     }
 
@@ -304,7 +315,7 @@ pub(crate) async fn knows(
         store_id: Bytes::copy_from_slice(&info.store.to_bytes()),
         epoch: epoch_bytes(epoch),
         sequence: 1,
-        transports: Vec::new(),
+        ..v1::StoreHeartbeat::default()
     };
     if beats.try_send(beat).is_err() {
         return Err(SessionEnd::Broken("the stream closed at once".to_owned()));

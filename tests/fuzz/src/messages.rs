@@ -215,6 +215,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 caller: caller.clone(),
                 tenant: "tenant".into(),
                 quota: Some(v1::Quota { bytes: 50 << 30, objects: 1_000_000 }),
+                calls_per_s: Some(300),
             },
             fuzz::set_tenant,
         ),
@@ -246,6 +247,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 epoch,
                 sequence: 300,
                 transports: vec![transport()],
+                tls: Some(tls_report()),
             },
             |beat| fuzz::caller(beat.caller.as_ref()) && fuzz::store(&beat.store_id, &beat.epoch),
         ),
@@ -264,7 +266,27 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             v1::SetConfigRequest { caller: caller.clone(), name: "read-lease".into(), value: "7s".into() },
             |set| fuzz::caller(set.caller.as_ref()) && fuzz::setting(&set.name, &set.value),
         ),
-        kind(v1::FinishUpgradeRequest { caller, force: true }, |finish| fuzz::caller(finish.caller.as_ref())),
+        kind(v1::FinishUpgradeRequest { caller: caller.clone(), force: true }, |finish| {
+            fuzz::caller(finish.caller.as_ref())
+        }),
+        kind(v1::GetSecurityRequest { caller: caller.clone() }, |get| fuzz::caller(get.caller.as_ref())),
+        kind(
+            v1::SetSecurityRequest {
+                caller: caller.clone(),
+                change: Some(v1::set_security_request::Change::Principal(v1::SetPrincipal {
+                    name: "tenant/a/rw/engine".into(),
+                    known: Some(true),
+                    forget: false,
+                    token_hash: Some(id(&[7; 32])),
+                    certificates: Some(v1::PrincipalCertificates { uris: vec!["spiffe://b/ns/*".into(); 2] }),
+                    expires_s: Some(1_800_000_000),
+                    denied: Some(true),
+                })),
+                force: true,
+            },
+            fuzz::set_security,
+        ),
+        kind(v1::WhoAmIRequest { caller }, |who| fuzz::caller(who.caller.as_ref())),
     ]
 });
 
@@ -287,6 +309,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 node_id: id(&NODE.to_bytes()),
                 leader: Some(leader()),
                 masters: vec!["a:50051".into(), "b:50051".into()],
+                tls_level: 3,
             },
             |hello| mc_client::fuzz::hello(hello) & mc_store::fuzz::hello(hello),
         ),
@@ -299,6 +322,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 masters: vec!["a:50051".into(); 3],
                 all_suspects: true,
                 spread_ms: 2_000,
+                tls_level: 3,
             },
             |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
@@ -407,6 +431,11 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 mounted: true,
                 dead: true,
                 spread_ms: 2_000,
+                tls_level: 3,
+                shut_out: Some(v1::ShutOut {
+                    identities: vec!["tenant/a/rw/engine".into(); 2],
+                    tokens: vec![7, 1 << 40],
+                }),
             },
             |beat| mc_store::fuzz::cluster_time(&beat.cluster_id, beat.cluster_time_ms),
         ),
@@ -418,12 +447,41 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         kind(v1::SetConfigReply { before: Some(setting()), after: Some(setting()) }, |_| true),
         kind(v1::FinishUpgradeReply { before: 0, after: 1 }, |_| true),
         kind(
+            v1::GetSecurityReply {
+                tls_level: 3,
+                principals: vec![
+                    v1::Principal {
+                        name: "tenant/a/rw/engine".into(),
+                        has_token: true,
+                        certificates: vec!["spiffe://b/ns/*".into()],
+                        expires_s: 1_800_000_000,
+                        denied: true,
+                    };
+                    2
+                ],
+                cut_off: vec![v1::CutOff { who: "store kv".into(), why: "it has no certificate".into() }],
+            },
+            |_| true,
+        ),
+        kind(v1::SetSecurityReply {}, |_| true),
+        kind(
+            v1::WhoAmIReply {
+                identity: "spiffe://a/mc/tenant/a/rw/engine".into(),
+                tls: true,
+                tenant: Some("a".into()),
+                calls: vec!["BatchGet".into(); 2],
+                expires_s: 1_800_000_000,
+            },
+            |_| true,
+        ),
+        kind(
             v1::ErrorDetail {
                 code: -2001,
                 message: "not the leader".into(),
                 leader: Some(leader()),
                 ours: "1".into(),
                 theirs: "2".into(),
+                retry_after_ms: 100,
             },
             mc_client::fuzz::refusal,
         ),
@@ -452,6 +510,7 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         version_max: 1,
         software: "0.1.0".into(),
         cluster_version_max: 1,
+        tls: Some(tls_report()),
     };
     // The fields of the request are the reply's, by the same numbers.
     let meet = v1::MeetRequest::decode(&met.encode_to_vec()[..]).expect("all but one field");
@@ -648,6 +707,10 @@ fn store() -> v1::StoreStatus {
         }],
         transports: vec![transport()],
     }
+}
+
+fn tls_report() -> v1::TlsReport {
+    v1::TlsReport { has_certificate: true, level: 3, tolerated: vec!["10.0.0.7".into(); 2] }
 }
 
 fn transport() -> v1::TransportStatus {

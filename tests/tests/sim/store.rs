@@ -137,6 +137,7 @@ async fn beat(caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes, l
         epoch: epoch.clone(),
         sequence,
         transports: Vec::new(),
+        tls: None,
     };
     // The call is answered when the first beat is.
     let _ = beats.try_send(beat(0));

@@ -79,6 +79,9 @@ impl<'a> Connection<'a> {
             if self.exchange.socket.has_expired() {
                 return Err(Closed::Expired);
             }
+            // It may have been shut out meanwhile, or the store requires TLS by now.
+            let taken = self.server.check_peer(self.exchange.socket.peer());
+            self.proofs.taken = taken.map_err(|why| Closed::ShutOut(why.to_string()))?;
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(&header, request).await?;
@@ -99,6 +102,7 @@ impl<'a> Connection<'a> {
         let check = || check::check_hello(served.identity, served.authority.times(), &hello);
         match admitted.and_then(|taken| Ok((taken, check()?))) {
             Ok((taken, version)) => {
+                self.server.note_tolerated(&self.exchange.socket);
                 self.proofs.taken = taken;
                 self.exchange.version = version;
                 let mut reply = HelloReply::encode(version, Ok(()));

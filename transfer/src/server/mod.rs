@@ -259,20 +259,19 @@ impl DataServer {
         drop(open);
     }
 
-    /// Checks that a peer may connect as it does, and returns the grants that it may use then.
+    /// Checks that a peer may use the store over such a connection, and returns the grants that it may use then. A store without
+    /// certificates does not know who calls.
     fn check_peer(&self, peer: &mc_net::Peer) -> Result<GrantsTaken, Refusal> {
         let Some(tls) = &self.tls else { return Ok(GrantsTaken::All) };
-        let checked = check::check_peer(tls.level(), tls.id().as_ref(), peer);
-        match checked {
-            Err(Refusal::Plain) if self.data_encryption == DataEncryption::Off => Ok(GrantsTaken::WithProofs),
-            Ok(()) => {
-                // Those that may do without TLS don't keep anybody from requiring it.
-                if peer.id().is_none() && self.data_encryption == DataEncryption::On {
-                    tls.tolerate();
-                }
-                Ok(GrantsTaken::All)
-            }
-            Err(refusal) => Err(refusal),
+        check::check_peer(tls.level(), self.data_encryption, &self.served.authority, peer)
+    }
+
+    /// Counts a peer that the level `require` would refuse.
+    fn note_tolerated(&self, socket: &Socket) {
+        if let (Some(tls), DataEncryption::On, mc_net::Peer::Plain) =
+            (&self.tls, self.data_encryption, socket.peer())
+        {
+            tls.tolerate(socket.host());
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use mc_net::{Tls, TlsLevel};
+use mc_net::Tls;
 use mc_transfer::{TcpOptions, Timeouts};
+use mc_types::TlsLevel;
 use rcgen::{
     BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
@@ -66,6 +67,7 @@ impl CertificateAuthority {
 /// Certificates with another level than [`TlsLevel::Require`].
 pub(crate) fn at(level: TlsLevel, tls: Arc<Tls>) -> Arc<Tls> {
     tls.set_level(level);
+    tls.set_level_to_stores(level);
     tls
 }
 

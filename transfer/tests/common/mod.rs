@@ -174,6 +174,7 @@ pub(crate) fn grant(access: Access, ranges: Vec<GrantedRange>) -> Grant {
         access,
         expires: ClusterTime(0).after(LIFETIME),
         tenant: String::new(),
+        token: None,
         needs_proof: false,
         ranges,
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mc_net::TlsLevel;
 use mc_transfer::{
     Checksum, DataEncryption, Memory, Seal, ShmAccess, TcpOptions, TcpTransport, Transport as _, WriteOp,
 };
+use mc_types::TlsLevel;
 use mc_types::{Access, Grant, Nonce, SealedGrant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -7,14 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::Stream;
+use mc_net::Network;
 use mc_proto::{
     VERSIONS, status_of,
     v1::{self, BatchExistRequest, ErrorDetail, Leader, master_server::Master, master_server::MasterServer},
 };
 use mc_types::{ClusterId, Code, NodeId};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tonic::metadata::MetadataMap;
+use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::world::{Fault, On, Shared};
@@ -37,6 +41,8 @@ pub struct Says {
     pub stopped: AtomicBool,
     /// Client addresses of all masters.
     pub masters: Mutex<Vec<String>>,
+    /// Number of the level of TLS; 0: it does not say.
+    pub tls_level: AtomicU32,
     pub hellos: AtomicU32,
     pub watches: AtomicU32,
 }
@@ -67,6 +73,12 @@ impl FakeMaster {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), node, world)
     }
 
+    /// A master that listens on a network.
+    pub async fn start_on(network: &dyn Network, node: u64, world: &Shared) -> Self {
+        let listener = network.listen("127.0.0.1:0").await.unwrap();
+        Self::serving(listener.address.to_string(), async { listener.incoming }, node, world)
+    }
+
     /// A master at the address of one that is gone.
     pub async fn restart(address: &str, node: u64, world: &Shared) -> Self {
         let listener = loop {
@@ -79,26 +91,50 @@ impl FakeMaster {
     }
 
     fn on(listener: TcpListener, node: u64, world: &Shared) -> Self {
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        // It belongs to the runtime on which it is polled.
+        let incoming = async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            tokio_stream::wrappers::TcpListenerStream::new(listener)
+        };
+        Self::serving(address, incoming, node, world)
+    }
+
+    /// A master at an address that serves these connections.
+    fn serving<C, I>(
+        address: String,
+        incoming: impl Future<Output = I> + Send + 'static,
+        node: u64,
+        world: &Shared,
+    ) -> Self
+    where
+        C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        I: Stream<Item = std::io::Result<C>> + Send + 'static,
+    {
         let says = Arc::new(Says {
             node: NodeId(node),
-            address: listener.local_addr().unwrap().to_string(),
+            address,
             leader: watch::Sender::new(None),
             cluster: Mutex::new(None),
             version: AtomicU32::new(*VERSIONS.start()),
             stopped: AtomicBool::new(false),
             masters: Mutex::default(),
+            tls_level: AtomicU32::new(0),
             hellos: AtomicU32::new(0),
             watches: AtomicU32::new(0),
         });
         let service = Service { says: Arc::clone(&says), world: Arc::clone(world) };
+        let world = Arc::clone(world);
+        let service = MasterServer::with_interceptor(service, move |request: Request<()>| {
+            world.lock().security.bearers.push(bearer(request.metadata()));
+            Ok(request)
+        });
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        listener.set_nonblocking(true).unwrap();
         runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-            let server = tonic::transport::Server::builder().add_service(MasterServer::new(service));
-            server.serve_with_incoming(incoming).await.unwrap();
+            let server = tonic::transport::Server::builder().add_service(service);
+            server.serve_with_incoming(incoming.await).await.unwrap();
         });
         Self { says, runtime: Some(runtime) }
     }
@@ -142,6 +178,7 @@ impl Service {
                 leader,
                 ours: self.cluster().to_string(),
                 theirs: "theirs".into(),
+                retry_after_ms: 0,
             })
         };
         if caller.client_id.len() != 16 || caller.version_max != *VERSIONS.end() {
@@ -218,6 +255,11 @@ impl Service {
     }
 }
 
+/// The header that shows a token.
+fn bearer(metadata: &MetadataMap) -> Option<String> {
+    metadata.get("authorization").map(|value| value.to_str().unwrap().to_owned())
+}
+
 type Events = Pin<Box<dyn Stream<Item = Result<v1::WatchEvent, Status>> + Send>>;
 type Beats = Pin<Box<dyn Stream<Item = Result<v1::StoreHeartbeatReply, Status>> + Send>>;
 
@@ -244,6 +286,7 @@ impl Master for Service {
             node_id: self.says.node.to_bytes().to_vec().into(),
             leader: self.says.leader.borrow().clone(),
             masters: self.says.masters.lock().clone(),
+            tls_level: self.says.tls_level.load(Ordering::SeqCst),
         }))
     }
 
@@ -279,6 +322,7 @@ impl Master for Service {
                     cluster_id: cluster.to_bytes().to_vec().into(),
                     stores: Vec::new(),
                     masters: says.masters.lock().clone(),
+                    tls_level: says.tls_level.load(Ordering::SeqCst),
                     ..v1::WatchEvent::default()
                 };
                 Some((Ok(event), leader))
@@ -373,16 +417,27 @@ impl Master for Service {
 
     async fn list_tenants(
         &self,
-        _: Request<v1::ListTenantsRequest>,
+        request: Request<v1::ListTenantsRequest>,
     ) -> Result<Response<v1::ListTenantsReply>, Status> {
-        Err(Status::unimplemented("no test of the client calls list_tenants"))
+        self.admit(request.get_ref().caller.as_ref()).await?;
+        Ok(Response::new(self.world.lock().security.tenants()))
     }
 
     async fn set_tenant(
         &self,
-        _: Request<v1::SetTenantRequest>,
+        request: Request<v1::SetTenantRequest>,
     ) -> Result<Response<v1::SetTenantReply>, Status> {
-        Err(Status::unimplemented("no test of the client calls set_tenant"))
+        self.serve(
+            On::SetTenant,
+            1,
+            request,
+            |q| q.caller.as_ref(),
+            |world, q| {
+                world.security.set_tenant(q);
+                v1::SetTenantReply {}
+            },
+        )
+        .await
     }
 
     async fn mount_store(
@@ -454,5 +509,31 @@ impl Master for Service {
         _: Request<v1::FinishUpgradeRequest>,
     ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
         Err(Status::unimplemented("not asked of this fake"))
+    }
+
+    async fn get_security(
+        &self,
+        request: Request<v1::GetSecurityRequest>,
+    ) -> Result<Response<v1::GetSecurityReply>, Status> {
+        self.admit(request.get_ref().caller.as_ref()).await?;
+        Ok(Response::new(self.world.lock().security.reply()))
+    }
+
+    async fn set_security(
+        &self,
+        request: Request<v1::SetSecurityRequest>,
+    ) -> Result<Response<v1::SetSecurityReply>, Status> {
+        let reply =
+            self.serve(On::SetSecurity, 1, request, |q| q.caller.as_ref(), |world, q| world.security.set(q));
+        reply.await?.into_inner().map(Response::new)
+    }
+
+    async fn who_am_i(
+        &self,
+        request: Request<v1::WhoAmIRequest>,
+    ) -> Result<Response<v1::WhoAmIReply>, Status> {
+        let bearer = bearer(request.metadata());
+        self.admit(request.get_ref().caller.as_ref()).await?;
+        Ok(Response::new(self.world.lock().security.who_am_i(bearer.as_deref())))
     }
 }

@@ -1,13 +1,15 @@
 //! A cluster of fake masters in this process, and a client of it.
 
+pub mod certificates;
 pub mod master;
+pub mod security;
 pub mod transport;
 pub mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_client::{Builder, Checksum, Client};
+use mc_client::{Builder, Checksum, Client, Network};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -33,6 +35,16 @@ impl Cluster {
             *master.says.masters.lock() = addresses.clone();
         }
         let cluster = Self { world, masters };
+        cluster.elect(0, 1);
+        cluster
+    }
+
+    /// One master, which leads, on a network.
+    pub async fn start_on(network: &dyn Network) -> Self {
+        let world = Arc::new(Mutex::new(World::new(&[STORE_A, STORE_B])));
+        let master = FakeMaster::start_on(network, 1, &world).await;
+        *master.says.masters.lock() = vec![master.says.address.clone()];
+        let cluster = Self { world, masters: vec![master] };
         cluster.elect(0, 1);
         cluster
     }

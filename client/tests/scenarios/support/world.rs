@@ -7,6 +7,8 @@ use mc_proto::v1::{self, Leader};
 use mc_types::{ClusterId, Code, PutId, Receipt, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 
+use super::security::Security;
+
 /// The receipt of a store for a place in its memory.
 pub fn receipt((store, offset): (StoreId, u64)) -> Receipt {
     Receipt::from_bytes(&[store.to_bytes(), offset.to_be_bytes()].concat()).expect("16 bytes")
@@ -22,6 +24,8 @@ pub enum On {
     Revoke,
     Remove,
     List,
+    SetSecurity,
+    SetTenant,
 }
 
 /// Fault of one call.
@@ -122,6 +126,7 @@ pub struct World {
     pub doubtful: bool,
     /// A store that is unmounted as soon as a put is placed.
     pub unmounting: Option<StoreId>,
+    pub security: Security,
     /// Number of objects that a page of a listing visits.
     pub page: usize,
 }
@@ -163,6 +168,7 @@ impl World {
             read_delay: std::time::Duration::ZERO,
             doubtful: false,
             unmounting: None,
+            security: Security::default(),
             page: 1_000,
         }
     }

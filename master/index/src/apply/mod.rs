@@ -109,6 +109,7 @@ impl State {
             Op::SetKeyValue { key, value } => {
                 Response::Codes(vec![self.key_values.set(key, value.as_ref().map(|value| &value[..]))])
             }
+            Op::SetSecurity(change) => Response::Codes(vec![self.security.change(index, self.time, change)]),
             Op::SetSettings(settings) => {
                 self.limits_changed += 1;
                 self.settings = settings.clone();
@@ -181,6 +182,7 @@ fn is_bound_to_term(op: &Op) -> bool {
             | Op::SetClusterVersion(_)
             | Op::SetTenant { .. }
             | Op::SetKeyValue { .. }
+            | Op::SetSecurity(_)
     )
 }
 
@@ -200,6 +202,7 @@ fn items(op: &Op) -> usize {
         | Op::RemoveAll { .. }
         | Op::SetTenant { .. }
         | Op::SetKeyValue { .. }
+        | Op::SetSecurity(_)
         | Op::SetSettings(_)
         | Op::SetClusterVersion(_) => 0,
     }

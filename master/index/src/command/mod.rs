@@ -4,13 +4,14 @@
 //! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
 //! variant; a change of encoding is a new format byte.
 //!
-//! `change` and `request` use `op` and `response`; `op` uses `settings` and `pin`.
+//! `change` and `request` use `op` and `response`; `op` uses `settings`, `security` and `pin`.
 
 mod change;
 mod op;
 mod pin;
 mod request;
 mod response;
+mod security;
 mod settings;
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ pub use op::{
 pub use pin::Pin;
 pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
+pub use security::{Principal, SECURITY_SINCE, SecurityChange};
 pub use settings::{
     CLUSTER_VERSION, PROOFS_SINCE, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy,
     TenantPolicyError,

@@ -4,6 +4,7 @@ use mc_types::{ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, Se
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::security::SecurityChange;
 use super::settings::{Quota, Settings};
 use crate::key::{GroupId, KeyHash};
 
@@ -122,6 +123,9 @@ pub enum Op {
         /// The puts.
         items: Vec<ProvenEnd>,
     },
+    /// Change who is let in. Answers `Response::Codes` with one code: `Ok`, `InvalidParams`, `ObjectNotFound` for a principal to
+    /// forget that is not known, `NoAvailableHandle` when a table is full. From cluster version 3 on.
+    SetSecurity(SecurityChange),
 }
 
 /// Length of an epoch of reuse: the precision with which the index knows the last use of an object.

@@ -3,7 +3,7 @@ use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
 use super::{
     EvictItem, MountStore, Op, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RemoveItem,
-    Response, Settings, Stamp, encode,
+    Response, SecurityChange, Settings, Stamp, encode,
 };
 use crate::key::KeyHash;
 
@@ -89,6 +89,12 @@ impl Request<Code> {
     #[must_use]
     pub fn set_tenant(tenant: String, quota: Option<Quota>) -> Self {
         Self { op: Op::SetTenant { tenant, quota }, answer: code }
+    }
+
+    /// Changes who is let in.
+    #[must_use]
+    pub fn set_security(change: SecurityChange) -> Self {
+        Self { op: Op::SetSecurity(change), answer: code }
     }
 
     /// Sets an entry of the key-value table; `None` removes it.

@@ -2,6 +2,7 @@
 
 use crate::command::{Quota, TenantPolicy};
 use crate::key::TenantName;
+use crate::security::Security;
 use crate::state::State;
 use crate::stores::SpaceUsage;
 use crate::tenants::{Tenant, TenantUsage};
@@ -84,6 +85,12 @@ impl State {
     #[must_use]
     pub fn total_usage(&self) -> TenantUsage {
         self.tenants.total()
+    }
+
+    /// Who is let in.
+    #[must_use]
+    pub fn security(&self) -> &Security {
+        &self.security
     }
 
     /// Whether any tenant has a quota that limits it.

@@ -29,7 +29,10 @@ pub use frame::seal_chunks;
 const _: () = assert!(KEY_VALUE_KEY_MAX + KEY_VALUE_MAX + 16 <= CHUNK_MAX);
 
 const MAGIC: [u8; 7] = *b"mcstate";
-pub(super) const FORMAT: u8 = 6;
+/// Format of a state with something in its section about security, which no cluster version before 3 has.
+pub(super) const FORMAT: u8 = 7;
+/// Format of all other states, which builds before cluster version 3 read, too.
+pub(super) const PLAIN_FORMAT: u8 = 6;
 
 /// Error of reading a snapshot of the index.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +45,7 @@ pub enum SnapshotError {
     NotASnapshot,
     /// The snapshot is in the format of another build.
     #[error(
-        "its index is in format {0}, this build reads {FORMAT}: start the build of mc-master that wrote it"
+        "its index is in format {0}, this build reads {PLAIN_FORMAT} and {FORMAT}: start the build of mc-master that wrote it"
     )]
     Format(u8),
     /// The snapshot is damaged, or was not written by this program.

@@ -1,18 +1,21 @@
 use std::io::Read;
 
 use mc_types::{ALLOCATION_ALIGN, ClusterTime, Code, MAX_TENANT_LEN, PutId, StoreId};
+use triomphe::Arc;
 
 use super::frame::{ChunkReader, each, read_exact};
 use super::record::{
-    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, ObjectRecord, PutRecord,
-    RunRecord, Section, SegmentRecord, StoreRecord, TenantRecord, TrailerRecord,
+    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, ObjectRecord,
+    PlainTrailerRecord, PutRecord, RunRecord, Section, SecurityRecord, SegmentRecord, StoreRecord,
+    TenantRecord, TrailerRecord,
 };
-use super::{FORMAT, MAGIC, SnapshotError};
+use super::{FORMAT, MAGIC, PLAIN_FORMAT, SnapshotError};
 use crate::alloc::{Allocator, RunLayout};
 use crate::command::Settings;
 use crate::key::{GroupId, IndexKey, TenantName};
 use crate::objects::Object;
 use crate::puts::Put;
+use crate::security::{KnownPrincipal, set_calls};
 use crate::state::State;
 use crate::stores::{
     ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Segment, Segments, Store, is_mountable,
@@ -33,11 +36,12 @@ impl State {
         if magic != MAGIC {
             return Err(SnapshotError::NotASnapshot);
         }
-        if format != [FORMAT] {
-            return Err(SnapshotError::Format(format[0]));
+        let [format] = format;
+        if ![PLAIN_FORMAT, FORMAT].contains(&format) {
+            return Err(SnapshotError::Format(format));
         }
         let mut chunks = ChunkReader::new(input);
-        let mut restore = Restore::new();
+        let mut restore = Restore::new(format == PLAIN_FORMAT);
         loop {
             let (section, payload) = chunks.next()?;
             let corrupt = |why| SnapshotError::Corrupt { section: section.name(), why };
@@ -53,6 +57,8 @@ impl State {
 /// A state that is being restored. Each record is checked against the ones before it.
 struct Restore {
     state: State,
+    /// Whether its format has no section about security.
+    is_plain: bool,
     counts: [u64; Section::COUNT],
     next_segment: u32,
     segments: Vec<(u32, Segment)>,
@@ -77,6 +83,7 @@ struct Last {
     object: Option<(u32, u32, Vec<u8>)>,
     lost_member: Option<(GroupId, u64)>,
     key_value: Option<Vec<u8>>,
+    security: Option<(u8, String)>,
     put: Option<PutId>,
     ended: Option<PutId>,
     held: Option<(u32, ClusterTime, u64)>,
@@ -93,9 +100,10 @@ fn ensure(holds: bool, why: &str) -> Checked {
 }
 
 impl Restore {
-    fn new() -> Self {
+    fn new(is_plain: bool) -> Self {
         Self {
             state: State::new(Settings::default()),
+            is_plain,
             counts: [0; Section::COUNT],
             next_segment: 0,
             segments: Vec::new(),
@@ -130,11 +138,11 @@ impl Restore {
             Section::Ended => each(payload, |record| self.ended(&record)),
             Section::Held => each(payload, |record| self.held(&record)),
             Section::KeyValues => each(payload, |record| self.key_value(&record)),
-            Section::Trailer => each(payload, |record| {
-                ensure(self.trailer.is_none(), "two trailers")?;
-                self.trailer = Some(record);
-                Ok(())
-            }),
+            Section::Security => each(payload, |record| self.security(record)),
+            Section::Trailer if self.is_plain => {
+                each(payload, |record: PlainTrailerRecord| self.trailer(record.into()))
+            }
+            Section::Trailer => each(payload, |record| self.trailer(record)),
         }
     }
 
@@ -291,6 +299,46 @@ impl Restore {
         ascend(&mut self.last.key_value, record.key.to_vec())?;
         let code = self.state.key_values.set(record.key, Some(record.value));
         ensure(code == Code::Ok, "an entry that the key-value table can't hold")
+    }
+
+    fn security(&mut self, record: SecurityRecord<'_>) -> Checked {
+        ensure(!self.is_plain, "security in a snapshot of an earlier format")?;
+        let is_first = self.last.security.is_none();
+        let security = &mut self.state.security;
+        let place = match record {
+            SecurityRecord::Head { .. } => (0, String::new()),
+            SecurityRecord::Principal { name, .. } => (1, name.to_owned()),
+            // As wide as the largest number, so that texts are in the order of numbers.
+            SecurityRecord::Revoked { token_number, .. } => (2, format!("{token_number:020}")),
+            SecurityRecord::Calls { tenant, .. } => (3, tenant.to_owned()),
+        };
+        ensure(is_first == (place.0 == 0), "the head of security is not its first record")?;
+        ascend(&mut self.last.security, place)?;
+        match record {
+            SecurityRecord::Head { revision, level } => {
+                (security.revision, security.level) = (revision, level);
+                Ok(())
+            }
+            SecurityRecord::Principal { name, token_number, principal } => {
+                let table = Arc::make_mut(&mut security.principals);
+                let known = KnownPrincipal { principal, token_number };
+                ensure(table.restore(name.to_owned(), known), "a principal that the state can't hold")
+            }
+            SecurityRecord::Revoked { token_number, until } => {
+                Arc::make_mut(&mut security.principals).revoked.insert(token_number, until);
+                Ok(())
+            }
+            SecurityRecord::Calls { tenant, per_second } => {
+                let code = set_calls(Arc::make_mut(&mut security.calls), tenant, Some(per_second));
+                ensure(code == Code::Ok, "a limit on calls that the state can't hold")
+            }
+        }
+    }
+
+    fn trailer(&mut self, record: TrailerRecord) -> Checked {
+        ensure(self.trailer.is_none(), "two trailers")?;
+        self.trailer = Some(record);
+        Ok(())
     }
 
     /// Enters the replicas into their segments, sorted by place. Objects come in the order of their hashes, and in that

@@ -1,8 +1,8 @@
-use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId, TlsLevel};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::command::{MountStore, Pin, Quota, Settings};
+use crate::command::{MountStore, Pin, Principal, Quota, Settings};
 use crate::key::{GroupId, KeyHash};
 use crate::objects::Replica;
 use crate::puts::{Ended, PutReplica};
@@ -10,24 +10,24 @@ use crate::tenants::RemovalMark;
 
 /// Sections of a snapshot, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
 pub(super) enum Section {
-    Header = 1,
-    Tenants = 2,
-    Stores = 3,
-    Segments = 4,
-    Runs = 5,
-    Objects = 6,
-    Puts = 7,
-    Ended = 8,
-    LostMembers = 9,
-    Held = 10,
-    KeyValues = 11,
-    Trailer = 12,
+    Header,
+    Tenants,
+    Stores,
+    Segments,
+    Runs,
+    Objects,
+    Puts,
+    Ended,
+    LostMembers,
+    Held,
+    KeyValues,
+    Security,
+    Trailer,
 }
 
 impl Section {
-    pub(super) const COUNT: usize = 12;
+    pub(super) const COUNT: usize = 13;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Header,
@@ -41,6 +41,7 @@ impl Section {
         Self::LostMembers,
         Self::Held,
         Self::KeyValues,
+        Self::Security,
         Self::Trailer,
     ];
 
@@ -49,12 +50,17 @@ impl Section {
     }
 
     pub(super) fn number(self) -> u8 {
-        self as u8
+        match self {
+            // It was the last section before another one came.
+            Self::Trailer => 12,
+            Self::Security => 13,
+            other => other as u8 + 1,
+        }
     }
 
     /// Index in the trailer's counts.
     pub(super) fn place(self) -> usize {
-        usize::from(self.number() - 1)
+        self as usize
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -70,6 +76,7 @@ impl Section {
             Self::Ended => "ended puts",
             Self::Held => "held bytes",
             Self::KeyValues => "key-value table",
+            Self::Security => "principals and security settings",
             Self::Trailer => "trailer",
         }
     }
@@ -183,8 +190,41 @@ pub(super) struct KeyValueRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
+/// A part of who is let in; the head comes first.
+#[derive(Serialize, Deserialize)]
+pub(super) enum SecurityRecord<'a> {
+    Head { revision: u64, level: TlsLevel },
+    Principal { name: &'a str, token_number: u64, principal: Principal },
+    Revoked { token_number: u64, until: ClusterTime },
+    Calls { tenant: &'a str, per_second: u32 },
+}
+
+/// Number of records in each section; the trailer's own is zero.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TrailerRecord {
-    /// Number of records in each section; the trailer's own is zero.
     pub(super) counts: [u64; Section::COUNT],
+}
+
+/// The trailer of a snapshot of [`PLAIN_FORMAT`](super::PLAIN_FORMAT), which has no section about security.
+#[derive(Serialize, Deserialize)]
+pub(super) struct PlainTrailerRecord {
+    counts: [u64; Section::COUNT - 1],
+}
+
+impl From<&TrailerRecord> for PlainTrailerRecord {
+    fn from(trailer: &TrailerRecord) -> Self {
+        let mut counts = [0; Section::COUNT - 1];
+        counts[..Section::Security.place()].copy_from_slice(&trailer.counts[..Section::Security.place()]);
+        Self { counts }
+    }
+}
+
+impl From<PlainTrailerRecord> for TrailerRecord {
+    fn from(plain: PlainTrailerRecord) -> Self {
+        let mut counts = [0; Section::COUNT];
+        let last = Section::Security.place();
+        counts[..last].copy_from_slice(&plain.counts[..last]);
+        counts[Section::Trailer.place()] = plain.counts[last];
+        Self { counts }
+    }
 }

@@ -3,10 +3,12 @@ use std::io::{self, Write};
 use super::frame::ChunkWriter;
 use super::record::{
     EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, MountedRecord, ObjectRecord,
-    PutRecord, RunRecord, Section, SegmentRecord, StoreRecord, TenantRecord, TrailerRecord,
+    PlainTrailerRecord, PutRecord, RunRecord, Section, SecurityRecord, SegmentRecord, StoreRecord,
+    TenantRecord, TrailerRecord,
 };
-use super::{FORMAT, MAGIC};
+use super::{FORMAT, MAGIC, PLAIN_FORMAT};
 use crate::objects::ObjectRef;
+use crate::security::{KnownPrincipal, Security};
 use crate::state::State;
 
 impl State {
@@ -16,7 +18,8 @@ impl State {
     /// Errors of the writer.
     pub fn write_snapshot(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        out.write_all(&[FORMAT])?;
+        let is_plain = self.security == Security::default();
+        out.write_all(&[if is_plain { PLAIN_FORMAT } else { FORMAT }])?;
         let mut chunks = ChunkWriter::new(out);
         chunks.record(
             Section::Header,
@@ -58,9 +61,33 @@ impl State {
         for (key, value) in self.key_values.iter() {
             chunks.record(Section::KeyValues, &KeyValueRecord { key, value })?;
         }
-        let trailer = TrailerRecord { counts: chunks.counts };
-        chunks.record(Section::Trailer, &trailer)?;
+        let trailer = |chunks: &ChunkWriter<_>| TrailerRecord { counts: chunks.counts };
+        if is_plain {
+            let plain = PlainTrailerRecord::from(&trailer(&chunks));
+            chunks.record(Section::Trailer, &plain)?;
+        } else {
+            self.write_security(&mut chunks)?;
+            let trailer = trailer(&chunks);
+            chunks.record(Section::Trailer, &trailer)?;
+        }
         chunks.flush()
+    }
+
+    fn write_security<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {
+        let Security { revision, level, principals, calls } = &self.security;
+        let mut record = |record: SecurityRecord<'_>| chunks.record(Section::Security, &record);
+        record(SecurityRecord::Head { revision: *revision, level: *level })?;
+        for (name, known) in &principals.by_name {
+            let KnownPrincipal { principal, token_number } = known.clone();
+            record(SecurityRecord::Principal { name, token_number, principal })?;
+        }
+        for (&token_number, &until) in &principals.revoked {
+            record(SecurityRecord::Revoked { token_number, until })?;
+        }
+        for (tenant, &per_second) in calls.iter() {
+            record(SecurityRecord::Calls { tenant, per_second })?;
+        }
+        Ok(())
     }
 
     fn write_stores<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {

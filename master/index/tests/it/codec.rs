@@ -3,12 +3,13 @@
 use crate::golden::assert_golden;
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, ProvenEnd, PutEndItem,
-    PutStartItem, Quota, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
-    TenantPolicy,
+    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, Principal, ProvenEnd,
+    PutEndItem, PutStartItem, Quota, ReadPolicy, RemoveItem, Response, SecurityChange, Settings,
+    SnapshotError, Stamp, State, TenantPolicy,
 };
 use mc_types::{
     ClusterTime, Code, GrantKey, PinAction, PutId, PutMode, Ratio, Replication, SegmentEpoch, StoreId,
+    TlsLevel, TokenHash,
 };
 
 /// Spelled out: the golden files hold an encoding, not the defaults of the day.
@@ -162,6 +163,27 @@ fn commands() -> Vec<(&'static str, Command)> {
                 }],
             },
         ),
+        ("set_security_level", Op::SetSecurity(SecurityChange::Level(TlsLevel::Require))),
+        (
+            "set_security_principal",
+            Op::SetSecurity(SecurityChange::Principal {
+                name: "tenant/a/rw/engine".into(),
+                principal: Some(Principal {
+                    token: Some(TokenHash(std::array::from_fn(|at| at as u8))),
+                    certificates: vec!["spiffe://cluster.local/ns/a/sa/engine-*".into()],
+                    expires: Some(1_800_000_000),
+                    denied: true,
+                }),
+            }),
+        ),
+        (
+            "unset_security_principal",
+            Op::SetSecurity(SecurityChange::Principal { name: "admin/a".into(), principal: None }),
+        ),
+        (
+            "set_security_calls",
+            Op::SetSecurity(SecurityChange::Calls { tenant: "a".into(), per_second: Some(300) }),
+        ),
     ];
     let stamp = |seed| Stamp {
         now: ClusterTime(1_700_000),
@@ -258,6 +280,44 @@ fn every_command_encodes_as_it_did() {
         assert_golden(&format!("command/{name}.bin"), bytes[0], &bytes);
         assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command), "{name}");
     }
+}
+
+/// A state that says who is let in.
+fn secured_state() -> State {
+    let mut rig = Rig::new();
+    let token = |byte| Some(TokenHash([byte; 32]));
+    let certificates = vec!["spiffe://cluster.local/ns/a/sa/engine-*".to_owned()];
+    for (name, principal) in [
+        (
+            "admin/a",
+            Some(Principal { token: token(1), expires: Some(1_800_000_000), ..Principal::default() }),
+        ),
+        ("tenant/a/rw/engine", Some(Principal { certificates, ..Principal::default() })),
+        ("tenant/b/ro/engine", Some(Principal { token: token(2), denied: true, ..Principal::default() })),
+        ("admin/a", Some(Principal { token: token(3), ..Principal::default() })),
+    ] {
+        let change = SecurityChange::Principal { name: name.into(), principal };
+        assert_eq!(rig.code(Op::SetSecurity(change)), Code::Ok);
+    }
+    for change in [
+        SecurityChange::Level(TlsLevel::Prefer),
+        SecurityChange::Calls { tenant: "a".into(), per_second: Some(300) },
+    ] {
+        assert_eq!(rig.code(Op::SetSecurity(change)), Code::Ok);
+    }
+    rig.state
+}
+
+#[test]
+fn who_is_let_in_is_part_of_a_snapshot() {
+    let state = secured_state();
+    let bytes = snapshot(&state);
+    assert_golden(&format!("snapshot/v{}.bin", bytes[7]), bytes[7], &bytes);
+    let again = restore(&bytes);
+    assert_eq!(again.security(), state.security());
+    assert_eq!(again.security().with_token(&TokenHash([3; 32])).map(|(name, _)| name), Some("admin/a"));
+    assert_eq!(again.security().with_token(&TokenHash([1; 32])), None, "it was replaced");
+    assert_eq!(again.security().revoked().count(), 1);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mc_index::{Change, Command, ReadPolicy, Response, State};
+use mc_index::{Change, Command, ReadPolicy, Response, Security, State};
 use mc_log::{LogId, StoredMembership};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use tokio::sync::watch;
 
 use super::holds::Holds;
 
@@ -28,6 +29,8 @@ struct IndexInner {
     /// Whether the read policy is the lease. A copy outside the lock, because every call reads it and must not wait for
     /// the lock.
     by_lease: AtomicBool,
+    /// Who is let in. A copy outside the lock for the same reason, and for calls of the Raft port.
+    security: watch::Sender<Option<Security>>,
     /// Changes that the follower has not taken yet.
     changes: Mutex<RecordedChanges>,
     holds: Holds,
@@ -67,8 +70,9 @@ impl RecordedChanges {
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
         let by_lease = AtomicBool::new(reads_by_lease(&applied));
+        let security = watch::Sender::new(known_security(&applied).cloned());
         let (applied, changes) = (RwLock::new(applied), Mutex::default());
-        Self(Arc::new(IndexInner { applied, by_lease, changes, holds: Holds::default() }))
+        Self(Arc::new(IndexInner { applied, by_lease, security, changes, holds: Holds::default() }))
     }
 
     /// Begins to record changes of the objects, and returns the index before the first of them. There is one follower:
@@ -144,6 +148,13 @@ impl SharedIndex {
         }
     }
 
+    /// Who is let in as of the last entry that was applied; `None` until the cluster has settings. What an entry changes is in
+    /// force here before its proposer is answered.
+    #[must_use]
+    pub fn security(&self) -> watch::Receiver<Option<Security>> {
+        self.0.security.subscribe()
+    }
+
     /// Locks the index for a change. Waits for readers.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Applied> {
         self.0.applied.write()
@@ -154,7 +165,7 @@ impl SharedIndex {
         self.0.applied.try_write()
     }
 
-    /// Changes the index. A new read policy is in force before any reader can see the change.
+    /// Changes the index. A new read policy, and who is let in, are in force before any reader can see the change.
     #[track_caller]
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
         self.change_locked(self.write(), change)
@@ -168,8 +179,22 @@ impl SharedIndex {
     ) -> R {
         let result = self.0.holds.count(|| change(&mut applied));
         self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
+        let security = known_security(&applied);
+        self.0.security.send_if_modified(|known| {
+            let is_new = known.as_ref().map(Security::revision) != security.map(Security::revision);
+            if is_new {
+                *known = security.cloned();
+            }
+            is_new
+        });
         result
     }
+}
+
+/// Returns who is let in, unless the cluster has just formed and does not know it yet.
+fn known_security(applied: &Applied) -> Option<&Security> {
+    let (security, version) = (applied.state.security(), applied.state.cluster_version());
+    (version > 0 || security.revision() > 0).then_some(security)
 }
 
 fn reads_by_lease(applied: &Applied) -> bool {

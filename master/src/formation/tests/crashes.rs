@@ -143,7 +143,7 @@ fn request(cluster: u128, to: NodeId, replaces: Option<u128>) -> FoundRequest {
 #[tokio::test]
 async fn a_founding_that_arrives_late_does_not_undo_a_later_one() {
     let a = Machine::new("a");
-    let service = FormationService::new(a.identity(), false);
+    let service = FormationService::new(a.identity(), false, None);
     let to = service.node();
     let late = request(6, to, None);
     assert!(service.found(request(7, to, None)).await.unwrap().accepted);
@@ -158,7 +158,7 @@ async fn a_founding_that_arrives_late_does_not_undo_a_later_one() {
 async fn a_node_never_binds_to_one_founding_and_accepts_another() {
     for _ in 0..50 {
         let a = Machine::new("a");
-        let service = Arc::new(FormationService::new(a.identity(), false));
+        let service = Arc::new(FormationService::new(a.identity(), false, None));
         let to = service.node();
         assert!(service.found(request(6, to, None)).await.unwrap().accepted);
         let first = Belonging { cluster: ClusterId(6), founder: Some(NodeId(1)) };
@@ -183,7 +183,7 @@ async fn a_node_never_binds_to_one_founding_and_accepts_another() {
 #[tokio::test]
 async fn a_request_that_is_no_request_is_refused_without_harm() {
     let a = Machine::new("a");
-    let service = FormationService::new(a.identity(), false);
+    let service = FormationService::new(a.identity(), false, None);
     for broken in [
         FoundRequest::default(),
         FoundRequest { replaces: vec![1, 2].into(), ..request(6, service.node(), None) },

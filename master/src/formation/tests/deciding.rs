@@ -51,6 +51,7 @@ fn empty(id: u64, name: &str) -> PeerState {
         versions: 1..=1,
         software: "0.1.0".into(),
         cluster_version_max: 1,
+        tls: None,
     }
 }
 

@@ -96,6 +96,7 @@ impl World {
                     versions: 1..=1,
                     software: String::new(),
                     cluster_version_max: 1,
+                    tls: None,
                 };
                 let address = HostPort::parse(NAMES[met.len()], 50055).unwrap();
                 let belonging = self.nodes[at].standing.belonging;

@@ -338,6 +338,7 @@ mod tests {
             versions: VERSIONS,
             software: String::new(),
             cluster_version_max: 1,
+            tls: None,
         }
     }
 

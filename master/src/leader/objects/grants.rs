@@ -33,7 +33,10 @@ pub(crate) enum Holder {
     /// It can't be given keys of proofs, because it called over a plain connection.
     Plain,
     /// It called over TLS: it gets the keys of the proofs, and nobody else can use its grants.
-    Secured,
+    Secured {
+        /// Number of the token by which it has proven who it is.
+        token: Option<u64>,
+    },
 }
 
 /// What all grants of a call permit, and to whom.
@@ -111,8 +114,12 @@ impl<'a> Grants<'a> {
 impl PerStore<'_> {
     fn seal(self, Terms { cluster, access, expires, tenant, holder }: Terms<'_>) -> StoreGrant {
         let Self { store, epoch, key, endpoints, ranges } = self;
-        let (tenant, needs_proof) = (tenant.to_owned(), holder == Holder::Secured);
-        let grant = Grant { cluster, store, epoch, access, expires, tenant, needs_proof, ranges };
+        let (needs_proof, token) = match holder {
+            Holder::Secured { token } => (true, token),
+            Holder::Older | Holder::Plain => (false, None),
+        };
+        let tenant = tenant.to_owned();
+        let grant = Grant { cluster, store, epoch, access, expires, tenant, token, needs_proof, ranges };
         let is_older = holder == Holder::Older || !reads_newest_format(endpoints);
         let grant = if is_older { grant.seal_older(&key) } else { grant.seal(&key) };
         StoreGrant { store, epoch, grant, endpoints: endpoints.iter().map(for_clients).collect() }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::{CLUSTER_VERSION, Request, Settings};
+use mc_index::{CLUSTER_VERSION, Request, SECURITY_SINCE, SecurityChange, Settings};
+use mc_net::Tls;
 use mc_raft::RaftNode;
 use mc_types::{HostPort, NodeId};
 use tokio::sync::Mutex;
@@ -28,6 +29,8 @@ pub(crate) struct Configuration {
     formation: Arc<Formation>,
     /// Settings from this master's flags. A new cluster takes those of its first leader.
     seed: Settings,
+    /// Certificates of this master. A new cluster takes the level of TLS from its first leader, too.
+    tls: Option<Arc<Tls>>,
     /// Held while a setting or the version is changed.
     changing: Mutex<()>,
 }
@@ -38,8 +41,9 @@ impl Configuration {
         raft: Arc<RaftNode>,
         formation: Arc<Formation>,
         seed: Settings,
+        tls: Option<Arc<Tls>>,
     ) -> Self {
-        Self { coordinator, raft, formation, seed, changing: Mutex::default() }
+        Self { coordinator, raft, formation, seed, tls, changing: Mutex::default() }
     }
 
     pub(crate) async fn get(&self) -> Result<Replicated, Refusal> {
@@ -121,6 +125,11 @@ impl Configuration {
         self.coordinator.propose(leading, &Request::set_settings(self.seed.clone())).await?;
         // This term began with the built-in settings. Its soft state stays, because that has its leases.
         leading.adopt(&self.seed);
+        if let Some(tls) = self.tls.as_ref().filter(|tls| version >= SECURITY_SINCE && tls.id().is_some()) {
+            // Before the version, from which on masters believe what the state says.
+            let level = SecurityChange::Level(tls.level());
+            self.coordinator.propose(leading, &Request::set_security(level)).await?;
+        }
         self.coordinator.propose(leading, &Request::set_cluster_version(version)).await?;
         Ok(false)
     }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use mc_index::{Quota, Request, TenantName, TenantView};
+use mc_index::{Quota, Request, State, TenantName, TenantView};
 use mc_types::Code;
 
 use crate::leader::term::{Coordinator, Refusal};
@@ -15,6 +15,16 @@ pub(crate) struct Tenants {
 pub(crate) struct TenantState {
     pub(crate) view: TenantView,
     pub(crate) quota: Quota,
+    /// Most calls a second; `None` for no limit.
+    pub(crate) calls: Option<u32>,
+}
+
+impl TenantState {
+    pub(crate) fn of(state: &State, view: TenantView) -> Self {
+        let name = std::str::from_utf8(view.name.as_bytes()).ok();
+        let calls = name.and_then(|name| state.security().calls(name));
+        Self { view, quota: state.quota(&view.name), calls }
+    }
 }
 
 impl Tenants {
@@ -35,8 +45,7 @@ impl Tenants {
             let is_after = |view: &TenantView| after.is_none_or(|_| view.name > from);
             let mut views = state.tenants_from(from).filter(is_after);
             let page = views.by_ref().take(limit);
-            let page: Vec<_> =
-                page.map(|view| TenantState { view, quota: state.quota(&view.name) }).collect();
+            let page: Vec<_> = page.map(|view| TenantState::of(state, view)).collect();
             (page, views.next().is_some())
         }))
     }

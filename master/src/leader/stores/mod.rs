@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::{MountStore, Request};
+use mc_index::{MountStore, Request, Security};
+use mc_proto::v1::TlsReport;
 use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
@@ -33,6 +34,10 @@ pub(crate) struct HeartbeatReply {
     pub(crate) dead: bool,
     /// Period over which all stores go over to another leader.
     pub(crate) spread: Duration,
+    /// Who is let in.
+    pub(crate) security: Security,
+    /// Whether that is news to this stream.
+    pub(crate) is_security_news: bool,
 }
 
 impl Stores {
@@ -121,7 +126,7 @@ impl Stores {
 
     /// Begins the session of a store's heartbeat stream.
     pub(crate) fn session(self: &Arc<Self>) -> HeartbeatSession {
-        HeartbeatSession { stores: self.clone(), open: None }
+        HeartbeatSession { stores: self.clone(), open: None, told: None }
     }
 
     /// Updates the list of suspects, and tells the watchers if it changed.
@@ -136,7 +141,9 @@ impl Stores {
         let stores = self
             .coordinator
             .read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
-        leading.transports.keep(&stores.iter().copied().collect());
+        let mounted = stores.iter().copied().collect();
+        leading.transports.keep(&mounted);
+        leading.tls_reports.keep(&mounted);
         if leading.liveness.refresh(stores.into_iter(), leading.elapsed()) {
             self.changes.send_modify(|changes| *changes += 1);
         }
@@ -160,6 +167,8 @@ impl Stores {
 pub(crate) struct HeartbeatSession {
     stores: Arc<Stores>,
     open: Option<OpenStream>,
+    /// Revision of who is let in that the store was told of.
+    told: Option<u64>,
 }
 
 impl HeartbeatSession {
@@ -169,11 +178,13 @@ impl HeartbeatSession {
         store: StoreId,
         epoch: SegmentEpoch,
         transports: Vec<TransportUse>,
+        tls: Option<TlsReport>,
     ) -> Result<HeartbeatReply, Refusal> {
         let leading = self.stores.coordinator.lead().await?;
-        let (mounted, dead) = self.stores.coordinator.read(|applied| {
+        let (mounted, dead, security) = self.stores.coordinator.read(|applied| {
             let mounted = applied.state.mounted_epoch(store) == Some(epoch);
-            (mounted, !mounted && applied.state.epoch_is_dead(store, epoch))
+            let dead = !mounted && applied.state.epoch_is_dead(store, epoch);
+            (mounted, dead, applied.state.security().clone())
         });
         // A heartbeat of an epoch that is not mounted says nothing about the mounted one.
         if mounted {
@@ -187,9 +198,12 @@ impl HeartbeatSession {
                 _ => self.open = Some(OpenStream::begin(&self.stores, store, leading.clone())),
             }
             leading.transports.note(store, transports);
+            leading.tls_reports.note(store, tls);
         }
         let (time, spread) = (leading.now(), leading.liveness.spread());
-        Ok(HeartbeatReply { time, term: leading.term, mounted, dead, spread })
+        let revision = Some(security.revision());
+        let is_security_news = std::mem::replace(&mut self.told, revision) != revision;
+        Ok(HeartbeatReply { time, term: leading.term, mounted, dead, spread, security, is_security_news })
     }
 
     /// Detaches the store's stream when this master itself ends it or leaves it unanswered. Neither the end of that

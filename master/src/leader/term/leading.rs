@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 
 use super::liveness::Liveness;
 use super::outdated::OutdatedCallers;
+use super::tls_reports::TlsReports;
 use super::transports::TransportsInUse;
 
 /// Lifetime of a put that asks for none: the time within which it must end.
@@ -23,6 +24,8 @@ pub(crate) struct Leading {
     pub(crate) liveness: Liveness,
     /// Transports of the stores, for people.
     pub(crate) transports: TransportsInUse,
+    /// What the stores say of their connections.
+    pub(crate) tls_reports: TlsReports,
     /// Clients and stores of older builds, for people.
     pub(crate) outdated: OutdatedCallers,
     pub(crate) leases: Leases,
@@ -83,6 +86,7 @@ impl Leading {
             known_from: 0,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
             transports: TransportsInUse::default(),
+            tls_reports: TlsReports::default(),
             outdated: OutdatedCallers::default(),
             leases: Leases::new(),
             hits: Hits::new(),

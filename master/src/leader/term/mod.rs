@@ -1,7 +1,7 @@
 //! The term that this master leads: who leads, proposals, and the soft state that ends with the term.
 //!
 //! `coordinator` uses `admission`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`,
-//! `outdated` and `transports`.
+//! `outdated`, `tls_reports` and `transports`.
 
 mod admission;
 mod coordinator;
@@ -11,6 +11,7 @@ mod liveness;
 mod outdated;
 mod readiness;
 mod refusal;
+mod tls_reports;
 mod transports;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mc_net::Denied;
 use mc_types::{ClusterId, Code, NodeId};
@@ -85,6 +86,19 @@ pub(crate) enum Refusal {
     Overloaded {
         /// Limit on their bytes.
         bytes: usize,
+    },
+    /// The users of a tenant have made as many calls as they may.
+    #[error(
+        "tenant `{tenant}` makes more than {limit} calls a second, its limit (`mcctl tenants set --calls`): try again in {} ms",
+        again.as_millis() + 1
+    )]
+    TooManyCalls {
+        /// The tenant.
+        tenant: String,
+        /// Its limit.
+        limit: u32,
+        /// Time until it has another call.
+        again: Duration,
     },
     /// All places for clients on the client port are taken; those that are left are for stores.
     #[error(
@@ -179,6 +193,7 @@ impl Refusal {
             | Self::DiskBehind { .. }
             | Self::Overloaded { .. }
             | Self::NoPlace
+            | Self::TooManyCalls { .. }
             | Self::Shed { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,

@@ -19,6 +19,8 @@ fn mount_reading(id: u64, format: Option<&str>) -> MountStore {
     mount
 }
 
+const SECURED: Holder = Holder::Secured { token: Some(7) };
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
     let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
@@ -29,7 +31,7 @@ async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
     for (id, format) in (1..).zip(formats) {
         leader.stores.mount(mount_reading(id, format)).await.unwrap();
     }
-    for (id, holder) in (1_u8..).zip([Holder::Older, Holder::Plain, Holder::Secured]) {
+    for (id, holder) in (1_u8..).zip([Holder::Older, Holder::Plain, SECURED]) {
         let item = PutStartItem::new(PutId(id.into()), &[id], 64, ClusterTime(u64::MAX / 4));
         let items = vec![PutStartItem { replicas: 5, ..item }];
         let any = Preference::default();
@@ -39,7 +41,8 @@ async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
             let (grant, key) = Grant::open(&sealed.bytes, &GRANT_KEY).unwrap();
             let store_reads_it = matches!(formats[store.0 as usize - 1], Some("2" | "3"));
             let is_newest = store_reads_it && holder != Holder::Older;
-            let needs_proof = is_newest && holder == Holder::Secured;
+            let needs_proof = is_newest && holder == SECURED;
+            assert_eq!(grant.token, needs_proof.then_some(7));
             let said = (sealed.bytes[0], grant.tenant.as_str(), grant.needs_proof, sealed.proof_key);
             let tenant = if is_newest { "team" } else { "" };
             let format = if is_newest { Grant::FORMAT } else { 1 };

@@ -22,7 +22,7 @@ async fn a_stream_that_ends_because_the_leader_stops_makes_no_store_suspect() {
     }
     let mut sessions = [leader.stores.session(), leader.stores.session()];
     for (id, session) in (1..).zip(&mut sessions) {
-        assert!(session.beat(StoreId(id), SegmentEpoch(id), Vec::new()).await.unwrap().mounted);
+        assert!(session.beat(StoreId(id), SegmentEpoch(id), Vec::new(), None).await.unwrap().mounted);
     }
 
     let [broken, ended] = sessions;

@@ -110,6 +110,7 @@ pub(crate) fn services(
         },
         seed: Settings { read_lease_ms: READ_LEASE_MS, ..Settings::default() },
         formation: Arc::new(Formation::new(identity, true, formation)),
+        tls: None,
     })
 }
 

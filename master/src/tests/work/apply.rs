@@ -1,7 +1,9 @@
 //! Work of applying one entry, for each operation and for the worst case of each that is known.
 
-use mc_index::{EvictItem, KeyHash, Op, ProvenEnd, PutStartItem, Quota, RemoveItem, Settings};
-use mc_types::{ClusterTime, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
+use mc_index::{
+    EvictItem, KeyHash, Op, ProvenEnd, PutStartItem, Quota, RemoveItem, SecurityChange, Settings,
+};
+use mc_types::{ClusterTime, MAX_ITEMS, PutId, SegmentEpoch, StoreId, TlsLevel};
 
 use super::fleet::{
     EACH, FIRST_DEADLINE, Fleet, SEGMENTS, SIZE, STORES, TENANTS, allocated, end, key, mount, put, tenant,
@@ -23,6 +25,7 @@ fn most(op: &Op) -> u64 {
         + match op {
             // One entry of the table each, or one number.
             Op::Tick | Op::SetTenant { .. } | Op::SetKeyValue { .. } | Op::RemoveAll { .. } => ITEM,
+            Op::SetSecurity(_) => ITEM,
             Op::SetSettings(_) | Op::SetClusterVersion(_) => ITEM,
             Op::PutStart { items, .. } => items.len() as u64 * ITEM,
             Op::PutEnd { items } => items.len() as u64 * ITEM,
@@ -88,7 +91,8 @@ fn next(op: Option<&Op>) -> Option<Op> {
         }
         Some(Op::SetKeyValue { .. }) => Op::SetSettings(Settings::default()),
         Some(Op::SetSettings(_)) => Op::SetClusterVersion(9),
-        Some(Op::SetClusterVersion(_)) => return None,
+        Some(Op::SetClusterVersion(_)) => Op::SetSecurity(SecurityChange::Level(TlsLevel::Require)),
+        Some(Op::SetSecurity(_)) => return None,
     })
 }
 

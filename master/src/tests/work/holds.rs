@@ -12,7 +12,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::Request;
 use mc_index::{KeyHash, PlacedReplica, PutEndItem, PutStartItem, Quota};
-use mc_net::TcpNetwork;
+use mc_net::{Principal, TcpNetwork};
 use mc_process::metrics::Registry;
 use mc_raft::testing::Pool;
 use mc_raft::{RaftTiming, SharedIndex, SnapshotLimits};
@@ -192,7 +192,7 @@ impl Leader {
 
     async fn http(&self, path: &str) {
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
-        let asked = Request::get(path).body(Body::empty()).unwrap();
+        let asked = Request::get(path).extension(Principal::Open).body(Body::empty()).unwrap();
         let answer = routes(self.api.clone(), metrics, MetricNames::Own).oneshot(asked).await.unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
         axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -278,7 +278,7 @@ impl Leader {
         StoreCaller::named("store/fleet").may_act_on(&services, &store.to_bytes()).await.unwrap_err();
         self.holds("name of a store", FEW);
         let mut session = services.stores.session();
-        session.beat(store, epoch, Vec::new()).await.unwrap();
+        session.beat(store, epoch, Vec::new(), None).await.unwrap();
         drop(session);
         self.holds("heartbeat", FEW);
         services.stores.refresh_suspects(&services.coordinator.lead().await.unwrap());
@@ -322,10 +322,10 @@ impl Leader {
         // A store that reconnects.
         let (store, epoch) = (StoreId(1), SegmentEpoch(1));
         let mut session = services.stores.session();
-        session.beat(store, epoch, Vec::new()).await.unwrap();
+        session.beat(store, epoch, Vec::new(), None).await.unwrap();
         drop(session);
         let mut session = services.stores.session();
-        session.beat(store, epoch, Vec::new()).await.unwrap();
+        session.beat(store, epoch, Vec::new(), None).await.unwrap();
         // Tenants at their quotas: one evicts its own objects, one has leased them all, and one is new to quotas.
         for name in [tenant(5), tenant(6), String::new()] {
             services.tenants.set(name, Some(Quota { bytes: 0, objects: 2 * EACH })).await.unwrap();

@@ -122,6 +122,7 @@ fn beats() -> impl futures::Stream<Item = v1::StoreHeartbeat> + Send {
             epoch: Bytes::copy_from_slice(&EPOCH),
             sequence,
             transports: Vec::new(),
+            tls: None,
         };
         Some((beat, (every, sequence + 1)))
     })

@@ -5,7 +5,8 @@ use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
 use parking_lot::Mutex;
 use tonic::client::Grpc;
-use tonic::transport::Channel;
+
+use super::token_channel::TokenChannel;
 
 /// Largest reply that is read, in bytes. 4,096 items with several replicas each stay well below it.
 const MAX_REPLY_BYTES: usize = 16 << 20;
@@ -32,9 +33,9 @@ struct ByAddress {
 #[derive(Clone, Debug)]
 pub struct MasterChannel {
     /// gRPC client of the master.
-    pub client: MasterClient<Channel>,
+    pub client: MasterClient<TokenChannel>,
     /// The same connection, for [`mc_proto::call`].
-    pub grpc: Grpc<Channel>,
+    pub grpc: Grpc<TokenChannel>,
     number: u64,
 }
 
@@ -47,6 +48,7 @@ impl Channels {
 
     fn fresh(&self, address: &str, number: u64) -> Result<MasterChannel, tonic::transport::Error> {
         let channel = self.network.channel(address, self.options)?;
+        let channel = TokenChannel::new(channel, self.network.tls().cloned());
         let client = MasterClient::new(channel.clone()).max_decoding_message_size(MAX_REPLY_BYTES);
         let grpc = Grpc::new(channel).max_decoding_message_size(MAX_REPLY_BYTES);
         Ok(MasterChannel { client, grpc, number })

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::{VERSIONS, common_version, v1};
-use mc_types::{ClusterId, NodeId};
-use tonic::transport::Channel;
+use mc_types::{ClusterId, NodeId, TlsLevel};
 
 use super::report::{ClusterReport, HelloError, named};
+use super::token_channel::TokenChannel;
 use super::within::within;
 use crate::Leader;
 
@@ -15,7 +15,7 @@ use crate::Leader;
 /// # Errors
 /// [`HelloError`] when the master does not say.
 pub async fn hello(
-    client: &mut MasterClient<Channel>,
+    client: &mut MasterClient<TokenChannel>,
     software: &str,
     limit: Duration,
 ) -> Result<ClusterReport, HelloError> {
@@ -45,6 +45,7 @@ pub fn read_hello(reply: v1::HelloReply) -> Result<ClusterReport, HelloError> {
         node: NodeId::from_bytes(&reply.node_id),
         leader: Leader::read(reply.leader.as_ref()),
         masters: named(reply.masters),
+        tls_level: TlsLevel::of_number(reply.tls_level),
     })
 }
 

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use mc_proto::{VERSIONS, detail_of, reason_of, v1};
-use mc_types::{ClientId, ClusterId, Code, NodeId};
+use mc_types::{ClientId, ClusterId, Code, NodeId, TlsLevel};
 use tonic::Status;
 
 use crate::Leader;
@@ -16,6 +16,8 @@ pub struct ClusterReport {
     pub leader: Option<Leader>,
     /// Client addresses of all masters of its cluster.
     pub masters: Vec<String>,
+    /// How far processes of its cluster insist on TLS, if the master says.
+    pub tls_level: Option<TlsLevel>,
 }
 
 /// The reason why a master did not name the leader.

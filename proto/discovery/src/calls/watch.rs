@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use mc_proto::v1;
 use mc_proto::v1::master_client::MasterClient;
-use mc_types::{ClusterId, StoreId};
+use mc_types::{ClusterId, StoreId, TlsLevel};
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use super::report::{ClusterReport, HelloError, named};
+use super::token_channel::TokenChannel;
 use super::within::within;
 use crate::Leader;
 
@@ -33,7 +33,7 @@ impl Watch {
     /// # Errors
     /// [`HelloError`] when the master does not open it.
     pub async fn open(
-        client: &mut MasterClient<Channel>,
+        client: &mut MasterClient<TokenChannel>,
         caller: v1::Caller,
         leader_only: bool,
         limit: Duration,
@@ -83,6 +83,7 @@ pub fn read_update(event: v1::WatchEvent) -> WatchUpdate {
             node: None,
             leader: Leader::read(event.leader.as_ref()),
             masters: named(event.masters),
+            tls_level: TlsLevel::of_number(event.tls_level),
         },
     }
 }

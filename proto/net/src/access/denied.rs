@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use mc_types::SpiffeId;
 use tonic::Status;
 
@@ -35,7 +37,7 @@ pub enum Denied {
         /// The call.
         call: String,
         /// The caller's identity.
-        id: SpiffeId,
+        id: Arc<SpiffeId>,
         /// Trust domain of this process.
         ours: String,
     },
@@ -45,7 +47,7 @@ pub enum Denied {
         /// The call.
         call: String,
         /// The caller's identity.
-        id: SpiffeId,
+        id: Arc<SpiffeId>,
         /// Roles that may make the call.
         open_to: OpenTo,
     },
@@ -56,9 +58,39 @@ pub enum Denied {
     )]
     Tenant {
         /// The caller's identity.
-        id: SpiffeId,
+        id: Arc<SpiffeId>,
         /// The tenant in the request.
         named: String,
+    },
+    /// The caller has sent a token without TLS.
+    #[error(
+        "{call}: the token came in the clear, so others may have it: replace it by `mcctl principals token`, and send \
+         tokens by TLS alone"
+    )]
+    TokenInClear {
+        /// The call.
+        call: String,
+    },
+    /// The caller's token is not known.
+    #[error(
+        "{call}: the caller's token is not known here: it was replaced or revoked, is of another cluster, or was sent to a \
+         process other than a master; `mcctl principals token` gives a new one"
+    )]
+    Token {
+        /// The call.
+        call: String,
+    },
+    /// The time of the principal is over.
+    #[error("{id} has expired: an admin gives it more time by `mcctl principals add --expires`")]
+    Expired {
+        /// The caller's identity.
+        id: Arc<SpiffeId>,
+    },
+    /// The principal is shut out.
+    #[error("{id} is denied whatever it shows: an admin did so by `mcctl principals deny`")]
+    ShutOut {
+        /// The caller's identity.
+        id: Arc<SpiffeId>,
     },
     /// A store calls for a store that its identity does not cover.
     #[error(
@@ -67,7 +99,7 @@ pub enum Denied {
     )]
     StoreName {
         /// The caller's identity.
-        id: SpiffeId,
+        id: Arc<SpiffeId>,
         /// Name of the store that it calls for.
         named: String,
     },
@@ -88,17 +120,26 @@ pub enum DenialReason {
     Tenant,
     /// A store of another name.
     StoreName,
+    /// A token that is not known, or came in the clear.
+    Token,
+    /// A principal whose time is over.
+    Expired,
+    /// A principal that is shut out.
+    ShutOut,
 }
 
 impl DenialReason {
     /// All reasons with their names in metrics; each stands at its own number.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Plain, "plain"),
         (Self::Anonymous, "anonymous"),
         (Self::TrustDomain, "trust_domain"),
         (Self::Role, "role"),
         (Self::Tenant, "tenant"),
         (Self::StoreName, "store_name"),
+        (Self::Token, "token"),
+        (Self::Expired, "expired"),
+        (Self::ShutOut, "shut_out"),
     ];
 }
 
@@ -106,19 +147,26 @@ impl Denied {
     /// Denial of a request that names another tenant.
     #[must_use]
     pub fn tenant(id: &SpiffeId, named: &str) -> Self {
-        Self::Tenant { id: id.clone(), named: shown(named) }
+        Self::Tenant { id: Arc::new(id.clone()), named: shown(named) }
     }
 
     /// Denial of a call for a store of another name.
     #[must_use]
     pub fn store_name(id: &SpiffeId, named: &str) -> Self {
-        Self::StoreName { id: id.clone(), named: shown(named) }
+        Self::StoreName { id: Arc::new(id.clone()), named: shown(named) }
     }
 
     /// Whether the caller has shown no identity of this trust domain: with one the call may be permitted.
     #[must_use]
     pub fn lacks_identity(&self) -> bool {
-        matches!(self, Self::Plain { .. } | Self::Anonymous { .. } | Self::Foreign { .. })
+        matches!(
+            self,
+            Self::Plain { .. }
+                | Self::Anonymous { .. }
+                | Self::Foreign { .. }
+                | Self::TokenInClear { .. }
+                | Self::Token { .. }
+        )
     }
 
     /// Kind of the denial.
@@ -131,6 +179,9 @@ impl Denied {
             Self::Role { .. } => DenialReason::Role,
             Self::Tenant { .. } => DenialReason::Tenant,
             Self::StoreName { .. } => DenialReason::StoreName,
+            Self::TokenInClear { .. } | Self::Token { .. } => DenialReason::Token,
+            Self::Expired { .. } => DenialReason::Expired,
+            Self::ShutOut { .. } => DenialReason::ShutOut,
         }
     }
 }

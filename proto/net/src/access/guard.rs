@@ -1,19 +1,24 @@
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use mc_types::{SpiffeId, TlsLevel, Token};
 use parking_lot::Mutex;
 
-use super::denied::{DenialReason, Denied};
+use super::denied::{DenialReason, Denied, shown};
+use super::known::{Known, KnownCallers};
 use super::log::Log;
 use super::open_to::OpenTo;
-use super::principal::{Demands, Principal};
+use super::principal::{Demands, Principal, Stranger};
 use crate::connection::ConnectInfo;
 use crate::tls::{Peer, Tls};
 
 /// Guard of a process' ports: decides who may make a call, counts denials and logs them.
 pub struct Guard {
     tls: Option<Arc<Tls>>,
+    known: OnceLock<Box<dyn KnownCallers>>,
     count: Box<dyn Fn(DenialReason) + Send + Sync>,
     log: Mutex<Log>,
 }
@@ -22,7 +27,7 @@ impl Guard {
     /// Returns the guard of a process with these certificates, which calls `count` for each denial. Without certificates all
     /// calls are open.
     pub fn new(tls: Option<Arc<Tls>>, count: impl Fn(DenialReason) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { tls, count: Box::new(count), log: Mutex::default() })
+        Arc::new(Self { tls, known: OnceLock::new(), count: Box::new(count), log: Mutex::default() })
     }
 
     /// Returns the guard of a process without certificates: it admits everyone.
@@ -31,33 +36,74 @@ impl Guard {
         Self::new(None, |_| {})
     }
 
+    /// Judges callers from now on by what is known of them, too. The first call counts.
+    pub fn judge_by(&self, known: impl KnownCallers + 'static) {
+        let _ = self.known.set(Box::new(known));
+    }
+
     /// Admits a caller to a call, which is named in the error. A caller whose connection is not known counts as one without
-    /// TLS.
+    /// TLS. A `token` counts in the place of the caller's certificate. What is open to everyone is open to those, too, whose token is
+    /// wrong or who are shut out: they find the leader, and hear from it why it refuses other calls.
     ///
     /// # Errors
     /// [`Denied`], already counted and logged.
     pub fn admit(
         &self,
         caller: Option<&ConnectInfo>,
+        token: Option<&str>,
         open_to: OpenTo,
         call: &str,
     ) -> Result<Principal, Denied> {
-        let principal = self.principal(caller.map_or(&Peer::Plain, |caller| &caller.peer));
-        match principal.may(open_to, call) {
-            Ok(()) => {
-                self.note_tolerated(&principal, open_to);
+        let peer = caller.map_or(&Peer::Plain, |caller| &caller.peer);
+        let from = caller.and_then(|caller| caller.remote);
+        let admitted = match self.identify(peer, token, call) {
+            Err(_) if open_to == OpenTo::Anyone => Ok(Principal::Stranger(Stranger::Anonymous)),
+            identified => identified.and_then(|principal| principal.may(open_to, call).map(|()| principal)),
+        };
+        match admitted {
+            Ok(principal) => {
+                self.note_tolerated(from, &principal, open_to);
                 Ok(principal)
             }
-            Err(denied) => Err(self.deny(caller.and_then(|caller| caller.remote), denied)),
+            Err(denied) => Err(self.deny(from, denied)),
         }
     }
 
+    /// Checks that a caller that was admitted would still be. For calls that go on: streams of messages.
+    ///
+    /// # Errors
+    /// [`Denied`], already counted and logged.
+    pub fn still_admits(
+        &self,
+        from: Option<SocketAddr>,
+        principal: &Principal,
+        call: &str,
+    ) -> Result<(), Denied> {
+        let known = |id: &SpiffeId| self.known.get().and_then(|known| known.by_path(&id.path()));
+        let denied = match principal {
+            Principal::Open if self.requires_tls() => Denied::Plain { call: shown(call) },
+            Principal::Named { id, token } => match known(id) {
+                Some(known) if known.is_denied => Denied::ShutOut { id: id.clone() },
+                Some(known) if known.is_over => Denied::Expired { id: id.clone() },
+                Some(known) if token.is_none_or(|token| token == known.token_number) => return Ok(()),
+                None if token.is_none() => return Ok(()),
+                _ => Denied::Token { call: shown(call) },
+            },
+            Principal::Open | Principal::Stranger(_) => return Ok(()),
+        };
+        Err(self.deny(from, denied))
+    }
+
+    fn requires_tls(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.level() == TlsLevel::Require)
+    }
+
     /// Counts a call that is let in below the level `require` alone.
-    fn note_tolerated(&self, principal: &Principal, open_to: OpenTo) {
+    fn note_tolerated(&self, from: Option<SocketAddr>, principal: &Principal, open_to: OpenTo) {
         if let (Principal::Open, Some(tls)) = (principal, &self.tls)
             && open_to != OpenTo::Anyone
         {
-            tls.tolerate();
+            tls.tolerate(from.map(|from| from.ip()));
         }
     }
 
@@ -68,12 +114,52 @@ impl Guard {
         denied
     }
 
-    fn principal(&self, peer: &Peer) -> Principal {
-        let Some(tls) = &self.tls else { return Principal::Open };
+    fn identify(&self, peer: &Peer, token: Option<&str>, call: &str) -> Result<Principal, Denied> {
+        let Some(tls) = &self.tls else { return Ok(Principal::Open) };
+        let known = self.known.get();
         let level = tls.level();
         // A process without an identity has no trust domain, and no identity has an empty one.
-        tls.with_id(|id| Principal::of(peer, Some(Demands { level, trust: id.map_or("", |id| id.trust()) })))
+        tls.with_id(|ours| {
+            let trust = ours.map_or("", |ours| ours.trust());
+            let caller = match (token, peer) {
+                (Some(_), Peer::Plain) => return Err(Denied::TokenInClear { call: shown(call) }),
+                (Some(token), _) => {
+                    let token = token.parse::<Token>().ok();
+                    let caller = token.and_then(|token| known?.by_token(&token.hash()));
+                    Some(caller.ok_or_else(|| Denied::Token { call: shown(call) })?)
+                }
+                (None, Peer::Other(uri)) => known.and_then(|known| known.by_certificate(uri)),
+                (None, Peer::Named(id)) if id.trust() == trust => {
+                    known.and_then(|known| known.by_path(&id.path()))
+                }
+                (None, _) => None,
+            };
+            let Some(caller) = caller else { return Ok(Principal::of(peer, Some(Demands { level, trust }))) };
+            let id = match peer {
+                Peer::Named(id) if token.is_none() => id.clone(),
+                // An admin has set a name that is none: nobody can be it.
+                _ => Arc::new(
+                    SpiffeId::of_path(trust, &caller.path)
+                        .map_err(|_| Denied::Token { call: shown(call) })?,
+                ),
+            };
+            match caller {
+                Known { is_denied: true, .. } => Err(Denied::ShutOut { id }),
+                Known { is_over: true, .. } => Err(Denied::Expired { id }),
+                Known { token_number, .. } => {
+                    Ok(Principal::Named { id, token: token.is_some().then_some(token_number) })
+                }
+            }
+        })
     }
+}
+
+/// Returns the token that a request carries.
+#[must_use]
+pub fn bearer_of(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?;
+    // What is no text is no token, and is refused as one.
+    Some(value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default())
 }
 
 impl fmt::Debug for Guard {
@@ -90,7 +176,7 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, SanType};
 
     use super::*;
-    use crate::tls::TlsLevel;
+    use mc_types::{TlsLevel, TokenHash};
 
     fn certificates() -> Arc<Tls> {
         let (dir, key) = (tempfile::tempdir().unwrap(), KeyPair::generate().unwrap());
@@ -120,17 +206,97 @@ mod tests {
         });
         let plain = caller(Peer::Plain);
         tls.set_level(TlsLevel::Allow);
-        assert_eq!(guard.admit(Some(&plain), OpenTo::MASTERS, "Vote"), Ok(Principal::Open));
+        assert_eq!(guard.admit(Some(&plain), None, OpenTo::MASTERS, "Vote"), Ok(Principal::Open));
+        assert_eq!(tls.tolerated_lately(), [plain.remote.unwrap().ip()]);
         tls.set_level(TlsLevel::Require);
-        assert!(guard.admit(Some(&plain), OpenTo::MASTERS, "Vote").is_err());
+        assert!(guard.admit(Some(&plain), None, OpenTo::MASTERS, "Vote").is_err());
         assert_eq!(counted.load(Ordering::Relaxed), 1);
 
-        let named = caller(Peer::Named("spiffe://prod/mc/master/n".parse().unwrap()));
-        assert!(matches!(guard.admit(Some(&named), OpenTo::MASTERS, "Vote"), Ok(Principal::Named(_))));
+        let named = caller(Peer::Named(Arc::new("spiffe://prod/mc/master/n".parse().unwrap())));
+        assert!(guard.admit(Some(&named), None, OpenTo::MASTERS, "Vote").unwrap().id().is_some());
+    }
+
+    /// Knows one caller, an admin, whatever is asked for.
+    struct Admin(Known);
+
+    impl KnownCallers for Admin {
+        fn by_path(&self, path: &str) -> Option<Known> {
+            (path == self.0.path).then(|| self.0.clone())
+        }
+
+        fn by_token(&self, token: &TokenHash) -> Option<Known> {
+            (*token == secret().hash()).then(|| self.0.clone())
+        }
+
+        fn by_certificate(&self, uri: &str) -> Option<Known> {
+            (uri == "spiffe://other/sa/a").then(|| self.0.clone())
+        }
+    }
+
+    fn secret() -> Token {
+        format!("mct_{}", "7".repeat(64)).parse().unwrap()
+    }
+
+    /// Returns who is admitted to a call for admins where TLS is required, or the reason for the denial.
+    fn admitted(known: Known, peer: Peer, token: Option<&str>) -> Result<Principal, DenialReason> {
+        let guard = Guard::new(Some(certificates()), |_| {});
+        guard.judge_by(Admin(known));
+        guard.admit(Some(&caller(peer)), token, OpenTo::ADMINS, "SetConfig").map_err(|denied| denied.reason())
+    }
+
+    #[test]
+    fn a_token_and_an_identity_of_another_system_stand_for_a_known_caller() {
+        let known = Known { path: "admin/a".into(), token_number: 7, is_over: false, is_denied: false };
+        let secret = secret();
+        let token = Some(secret.secret());
+        let id = Arc::new("spiffe://prod/mc/admin/a".parse().unwrap());
+        let by = |token| Ok(Principal::Named { id: Arc::clone(&id), token });
+        let reader = Peer::Named(Arc::new("spiffe://prod/mc/tenant/a/ro/e".parse().unwrap()));
+        let other = Peer::Other("spiffe://other/sa/a".into());
+        assert_eq!(admitted(known.clone(), Peer::Anonymous, token), by(Some(7)));
+        assert_eq!(
+            admitted(known.clone(), reader, token),
+            by(Some(7)),
+            "it counts in the certificate's place"
+        );
+        assert_eq!(admitted(known.clone(), other.clone(), None), by(None));
+        assert_eq!(admitted(known.clone(), Peer::Named(id.clone()), None), by(None));
+
+        assert_eq!(
+            admitted(known.clone(), Peer::Plain, token),
+            Err(DenialReason::Token),
+            "others have read it"
+        );
+        let guard = Guard::new(Some(certificates()), |_| {});
+        let lost = guard.admit(Some(&caller(Peer::Anonymous)), token, OpenTo::Anyone, "Hello");
+        assert_eq!(lost, Ok(Principal::Stranger(Stranger::Anonymous)), "it may ask who leads");
+        for unknown in ["", "mct_", Token::random().secret()] {
+            let denied = admitted(known.clone(), Peer::Named(id.clone()), Some(unknown));
+            assert_eq!(denied, Err(DenialReason::Token), "{unknown}");
+        }
+        let stranger = Peer::Other("spiffe://other/sa/b".into());
+        assert_eq!(admitted(known.clone(), stranger, None), Err(DenialReason::Anonymous));
+
+        let guard = Guard::new(Some(certificates()), |_| {});
+        guard.judge_by(Admin(known.clone()));
+        let still = |token| {
+            let admitted = guard.still_admits(None, &Principal::Named { id: id.clone(), token }, "Heartbeat");
+            admitted.map_err(|denied| denied.reason())
+        };
+        assert_eq!((still(None), still(Some(7))), (Ok(()), Ok(())));
+        assert_eq!(still(Some(6)), Err(DenialReason::Token), "it was replaced meanwhile");
+        let open = guard.still_admits(None, &Principal::Open, "Heartbeat").unwrap_err();
+        assert_eq!(open.reason(), DenialReason::Plain, "TLS is required by now");
+
+        let (over, denied) = (Known { is_over: true, ..known.clone() }, Known { is_denied: true, ..known });
+        for (peer, token) in [(Peer::Anonymous, token), (other, None), (Peer::Named(id), None)] {
+            assert_eq!(admitted(over.clone(), peer.clone(), token), Err(DenialReason::Expired), "{peer:?}");
+            assert_eq!(admitted(denied.clone(), peer.clone(), token), Err(DenialReason::ShutOut), "{peer:?}");
+        }
     }
 
     #[test]
     fn a_process_without_certificates_is_open_to_everyone() {
-        assert_eq!(Guard::open().admit(None, OpenTo::ADMINS, "SetConfig"), Ok(Principal::Open));
+        assert_eq!(Guard::open().admit(None, None, OpenTo::ADMINS, "SetConfig"), Ok(Principal::Open));
     }
 }

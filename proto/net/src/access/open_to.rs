@@ -11,6 +11,10 @@ pub enum RoleKind {
     Store,
     /// A person or tool that may do everything.
     Admin,
+    /// A person or tool that runs the pool.
+    Operator,
+    /// A person or tool that looks at the state of the pool.
+    Observer,
     /// A user of a tenant that reads and writes.
     Writer,
     /// A user of a tenant that only reads.
@@ -23,6 +27,8 @@ impl From<&Role> for RoleKind {
             Role::Master => Self::Master,
             Role::Store => Self::Store,
             Role::Admin => Self::Admin,
+            Role::Operator => Self::Operator,
+            Role::Observer => Self::Observer,
             Role::Tenant { access: TenantAccess::Write, .. } => Self::Writer,
             Role::Tenant { access: TenantAccess::Read, .. } => Self::Reader,
         }
@@ -35,6 +41,8 @@ impl fmt::Display for RoleKind {
             Self::Master => "master",
             Self::Store => "store",
             Self::Admin => "admin",
+            Self::Operator => "operator",
+            Self::Observer => "observer",
             Self::Writer => "tenant rw",
             Self::Reader => "tenant ro",
         })

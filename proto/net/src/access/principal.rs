@@ -1,8 +1,10 @@
-use mc_types::{Role, SpiffeId};
+use std::sync::Arc;
+
+use mc_types::{Role, SpiffeId, TlsLevel};
 
 use super::denied::{Denied, shown};
 use super::open_to::{OpenTo, RoleKind};
-use crate::tls::{Peer, TlsLevel};
+use crate::tls::Peer;
 
 /// Demands of a process with certificates on its callers.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +21,12 @@ pub enum Principal {
     /// A caller without an identity where none is required: it may do all.
     Open,
     /// A caller that has proven an identity of our trust domain, and is held to its role.
-    Named(SpiffeId),
+    Named {
+        /// Its identity.
+        id: Arc<SpiffeId>,
+        /// Number of the token by which it has proven that; `None` for a certificate.
+        token: Option<u64>,
+    },
     /// A caller without an identity that counts here, where one is required.
     Stranger(Stranger),
 }
@@ -34,7 +41,7 @@ pub enum Stranger {
     /// Its identity is of another trust domain.
     Foreign {
         /// Its identity.
-        id: SpiffeId,
+        id: Arc<SpiffeId>,
         /// Trust domain of this process.
         ours: String,
     },
@@ -46,10 +53,10 @@ impl Principal {
     pub fn of(peer: &Peer, demands: Option<Demands<'_>>) -> Self {
         let Some(Demands { level, trust }) = demands else { return Self::Open };
         match peer {
-            Peer::Named(id) if id.trust() == trust => Self::Named(id.clone()),
+            Peer::Named(id) if id.trust() == trust => Self::Named { id: id.clone(), token: None },
             _ if level < TlsLevel::Require => Self::Open,
             Peer::Plain => Self::Stranger(Stranger::Plain),
-            Peer::Anonymous => Self::Stranger(Stranger::Anonymous),
+            Peer::Anonymous | Peer::Other(_) => Self::Stranger(Stranger::Anonymous),
             Peer::Named(id) => Self::Stranger(Stranger::Foreign { id: id.clone(), ours: trust.to_owned() }),
         }
     }
@@ -65,8 +72,8 @@ impl Principal {
         let call = || shown(call);
         match self {
             Self::Open => Ok(()),
-            Self::Named(id) if open_to.includes(RoleKind::from(id.role())) => Ok(()),
-            Self::Named(id) => Err(Denied::Role { call: call(), id: id.clone(), open_to }),
+            Self::Named { id, .. } if open_to.includes(RoleKind::from(id.role())) => Ok(()),
+            Self::Named { id, .. } => Err(Denied::Role { call: call(), id: id.clone(), open_to }),
             Self::Stranger(Stranger::Plain) => Err(Denied::Plain { call: call() }),
             Self::Stranger(Stranger::Anonymous) => Err(Denied::Anonymous { call: call() }),
             Self::Stranger(Stranger::Foreign { id, ours }) => {
@@ -75,10 +82,28 @@ impl Principal {
         }
     }
 
+    /// Its identity, if it has proven one of our trust domain.
+    #[must_use]
+    pub fn id(&self) -> Option<&SpiffeId> {
+        match self {
+            Self::Named { id, .. } => Some(id),
+            Self::Open | Self::Stranger(_) => None,
+        }
+    }
+
+    /// Number of the token by which it has proven who it is; `None` for a caller that has shown none.
+    #[must_use]
+    pub fn token(&self) -> Option<u64> {
+        match self {
+            Self::Named { token, .. } => *token,
+            Self::Open | Self::Stranger(_) => None,
+        }
+    }
+
     /// Whether it is a user of one tenant.
     #[must_use]
     pub fn is_tenants_user(&self) -> bool {
-        matches!(self, Self::Named(id) if matches!(id.role(), Role::Tenant { .. }))
+        self.id().is_some_and(|id| matches!(id.role(), Role::Tenant { .. }))
     }
 
     /// Checks that the caller may speak for the store with this name, if it is a store with an identity.
@@ -86,10 +111,8 @@ impl Principal {
     /// # Errors
     /// [`Denied::StoreName`]
     pub fn may_speak_for(&self, store: &str) -> Result<(), Denied> {
-        match self {
-            Self::Named(id) if *id.role() == Role::Store && !id.covers(store) => {
-                Err(Denied::store_name(id, store))
-            }
+        match self.id() {
+            Some(id) if *id.role() == Role::Store && !id.covers(store) => Err(Denied::store_name(id, store)),
             _ => Ok(()),
         }
     }
@@ -104,7 +127,7 @@ mod tests {
     const REQUIRED: Demands<'_> = Demands { level: TlsLevel::Require, trust: "prod" };
 
     fn named(id: &str) -> Peer {
-        Peer::Named(id.parse().unwrap())
+        Peer::Named(Arc::new(id.parse().unwrap()))
     }
 
     fn denied(peer: &Peer, open_to: OpenTo) -> (Code, String) {
@@ -121,7 +144,7 @@ mod tests {
             for peer in &strangers {
                 assert_eq!(Principal::of(peer, Some(demands)), Principal::Open, "{peer:?} at {level}");
             }
-            assert!(matches!(Principal::of(&ours, Some(demands)), Principal::Named(_)), "{level}");
+            assert!(Principal::of(&ours, Some(demands)).id().is_some(), "{level}");
         }
         assert_eq!(Principal::of(&Peer::Plain, None), Principal::Open, "without certificates");
     }

@@ -4,6 +4,7 @@ mod secured;
 mod session;
 
 use std::io;
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use tokio::net::TcpStream;
 
 use self::secured::Secured;
 use crate::tcp;
-use crate::tls::{HANDSHAKE, Peer, Tls, TlsLevel, speaks_no_tls};
+use crate::tls::{HANDSHAKE, Peer, Tls, speaks_no_tls};
+use mc_types::TlsLevel;
 
 /// One connection of the data port, plain or with TLS.
 ///
@@ -40,7 +42,7 @@ impl DataStream {
     pub async fn connect(address: SocketAddr, tls: Option<&Arc<Tls>>) -> io::Result<Self> {
         let tcp = dial(address).await?;
         let Some((tls, level)) =
-            tls.map(|tls| (tls, tls.level())).filter(|(_, level)| *level > TlsLevel::Allow)
+            tls.map(|tls| (tls, tls.level_to_stores())).filter(|(_, level)| *level > TlsLevel::Allow)
         else {
             return Ok(tcp.into());
         };
@@ -83,6 +85,12 @@ impl DataStream {
             Io::Plain(_) => &Peer::Plain,
             Io::Secured(secured) => secured.peer(),
         }
+    }
+
+    /// Its host; `None` if the connection has ended.
+    #[must_use]
+    pub fn host(&self) -> Option<IpAddr> {
+        self.tcp().peer_addr().ok().map(|address| address.ip())
     }
 
     /// Whether the certificate that the process at the other end has shown is no longer valid.

@@ -9,10 +9,19 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
+use mc_types::TlsLevel;
+
 use super::{Peer, Tls, validity_left};
 
 /// First byte of a TLS connection: the type of a handshake record. No plain protocol of ours begins with it.
 pub(crate) const HANDSHAKE: u8 = 0x16;
+
+/// A connection without TLS.
+struct Plain {
+    stream: TcpStream,
+    /// Whether TLS was not required when it was accepted. It is closed once that is, so that its peer comes back by TLS.
+    is_tolerated: bool,
+}
 
 /// A connection that was accepted, by TLS or plain as its first byte says. The handshake is part of the first read.
 pub(crate) struct Accepted {
@@ -27,7 +36,7 @@ enum State {
     Silent(TcpStream),
     /// It owns the socket, so dropping it closes the connection.
     Handshake(BoxFuture<'static, io::Result<TlsStream<TcpStream>>>),
-    Plain(TcpStream),
+    Plain(Plain),
     Secured(Box<TlsStream<TcpStream>>),
     Broken,
 }
@@ -46,7 +55,11 @@ impl Accepted {
     fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.state {
-                State::Plain(_) => return Poll::Ready(Ok(())),
+                State::Plain(plain) => {
+                    let is_over = plain.is_tolerated && self.tls.level() == TlsLevel::Require;
+                    let over = || io::Error::new(io::ErrorKind::ConnectionAborted, "TLS is required by now");
+                    return Poll::Ready(if is_over { Err(over()) } else { Ok(()) });
+                }
                 State::Secured(_) => {
                     let is_over = self.end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_ready());
                     let over =
@@ -65,7 +78,8 @@ impl Accepted {
                         self.state = State::Handshake(Box::pin(async move { tls.accept(stream).await }));
                     } else {
                         let _ = self.peer.set(Peer::Plain);
-                        self.state = State::Plain(stream);
+                        let is_tolerated = self.tls.level() < TlsLevel::Require;
+                        self.state = State::Plain(Plain { stream, is_tolerated });
                     }
                 }
                 State::Handshake(accept) => {
@@ -90,7 +104,7 @@ impl AsyncRead for Accepted {
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_known(cx))?;
         match &mut self.state {
-            State::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            State::Plain(plain) => Pin::new(&mut plain.stream).poll_read(cx, buf),
             State::Secured(stream) => Pin::new(stream).poll_read(cx, buf),
             State::Silent(_) | State::Handshake(_) | State::Broken => Poll::Ready(Ok(())),
         }
@@ -102,8 +116,8 @@ macro_rules! on_stream {
     ($self:ident, $cx:ident, |$stream:ident| $write:expr) => {{
         ready!($self.poll_known($cx))?;
         match &mut $self.state {
-            State::Plain($stream) => {
-                let $stream = Pin::new($stream);
+            State::Plain(plain) => {
+                let $stream = Pin::new(&mut plain.stream);
                 $write
             }
             State::Secured($stream) => {

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use mc_types::ParseSpiffeError;
+use mc_types::{ParseSpiffeError, ParseTokenError};
 
 /// Why certificates can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,20 @@ pub enum TlsError {
         /// Why.
         why: IdentityError,
     },
+    /// A file holds no token.
+    #[error("{}: {source}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ParseTokenError,
+    },
+    /// A token or a certificate is named, and no authority by which masters are known.
+    #[error(
+        "no certificates of authorities are named, which are needed to know the masters that a token or a certificate may be \
+         shown to: name them by MC_TLS_CA, or put ca.crt into the folder of MC_TLS_DIR"
+    )]
+    NoAuthority,
     /// New certificates are those of another process.
     #[error(
         "the certificates in {} are those of {next} now, and were those of {before}: the identity of a process that runs keeps its \

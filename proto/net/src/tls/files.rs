@@ -1,7 +1,7 @@
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use mc_types::SpiffeId;
+use mc_types::{SpiffeId, Token};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -9,9 +9,37 @@ use super::error::TlsError;
 use super::peer::identity;
 
 /// Names of the files, as in a TLS secret of Kubernetes.
-pub(super) const CA: &str = "ca.crt";
+const CA: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
+const TOKEN: &str = "token";
+
+/// Files from which a process has its credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialPaths {
+    /// Certificates of the authorities that are trusted.
+    pub ca: PathBuf,
+    /// Certificate of the process; it need not exist.
+    pub certificate: PathBuf,
+    /// Key of that certificate; it need not exist.
+    pub key: PathBuf,
+    /// Token of the process; it need not exist.
+    pub token: PathBuf,
+}
+
+impl CredentialPaths {
+    /// Returns the files in a folder: `ca.crt`, `tls.crt`, `tls.key` and `token`.
+    #[must_use]
+    pub fn in_dir(dir: &Path) -> Self {
+        let [ca, certificate, key, token] = [CA, CERTIFICATE, KEY, TOKEN].map(|name| dir.join(name));
+        Self { ca, certificate, key, token }
+    }
+
+    /// Folder of the authorities, by which a person knows where the files are.
+    pub(super) fn dir(&self) -> &Path {
+        self.ca.parent().unwrap_or(&self.ca)
+    }
+}
 
 /// Certificate chain, the process' own first, and its key.
 pub(super) type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -22,36 +50,38 @@ pub(super) struct Files {
     authorities: Vec<u8>,
     /// Certificate and key.
     pair: Option<[Vec<u8>; 2]>,
+    token: Option<Vec<u8>>,
 }
 
 impl Files {
-    pub(super) fn read(dir: &Path) -> Result<Self, TlsError> {
-        let read = |name: &str| {
-            let path = dir.join(name);
-            fs::read(&path).map_err(|source| TlsError::Read { path, source })
+    pub(super) fn read(paths: &CredentialPaths) -> Result<Self, TlsError> {
+        let read =
+            |path: &Path| fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source });
+        let has = |path: &Path| {
+            path.try_exists().map_err(|source| TlsError::Read { path: path.to_owned(), source })
         };
-        let has = |name: &str| {
-            let path = dir.join(name);
-            path.try_exists().map_err(|source| TlsError::Read { path, source })
-        };
-        let pair = match has(CERTIFICATE)? || has(KEY)? {
-            true => Some([read(CERTIFICATE)?, read(KEY)?]),
+        let pair = match has(&paths.certificate)? || has(&paths.key)? {
+            true => Some([read(&paths.certificate)?, read(&paths.key)?]),
             false => None,
         };
-        Ok(Self { authorities: read(CA)?, pair })
+        let token = if has(&paths.token)? { Some(read(&paths.token)?) } else { None };
+        Ok(Self { authorities: read(&paths.ca)?, pair, token })
     }
 
     /// Returns the certificates that are trusted: one at least.
-    pub(super) fn authorities(&self, dir: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        certificates(dir, CA, &self.authorities, "the certificates of the authorities that you trust")
+    pub(super) fn authorities(
+        &self,
+        paths: &CredentialPaths,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        certificates(&paths.ca, &self.authorities, "the certificates of the authorities that you trust")
     }
 
     /// Returns the process' own certificate and key.
-    pub(super) fn pair(&self, dir: &Path) -> Result<Option<Pair>, TlsError> {
+    pub(super) fn pair(&self, paths: &CredentialPaths) -> Result<Option<Pair>, TlsError> {
         let Some([chain, key]) = &self.pair else { return Ok(None) };
-        let chain = certificates(dir, CERTIFICATE, chain, "the certificate of this process")?;
+        let chain = certificates(&paths.certificate, chain, "the certificate of this process")?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError::Content {
-            path: dir.join(KEY),
+            path: paths.key.clone(),
             what: format!("holds no private key ({error})"),
             wanted: "the private key of this process",
         })?;
@@ -59,20 +89,26 @@ impl Files {
     }
 
     /// Returns the identity in the process' own certificate.
-    pub(super) fn id(&self, dir: &Path) -> Result<Option<SpiffeId>, TlsError> {
-        let Some((chain, _)) = self.pair(dir)? else { return Ok(None) };
+    pub(super) fn id(&self, paths: &CredentialPaths) -> Result<Option<SpiffeId>, TlsError> {
+        let Some((chain, _)) = self.pair(paths)? else { return Ok(None) };
         let id = identity(&chain[0]);
-        id.map(Some).map_err(|why| TlsError::Identity { path: dir.join(CERTIFICATE), why })
+        id.map(Some).map_err(|why| TlsError::Identity { path: paths.certificate.clone(), why })
+    }
+
+    /// Returns the token.
+    pub(super) fn token(&self, paths: &CredentialPaths) -> Result<Option<Token>, TlsError> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let token = String::from_utf8_lossy(token).trim().parse();
+        token.map(Some).map_err(|source| TlsError::Token { path: paths.token.clone(), source })
     }
 }
 
 fn certificates(
-    dir: &Path,
-    name: &str,
+    path: &Path,
     pem: &[u8],
     wanted: &'static str,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let invalid = |what| TlsError::Content { path: dir.join(name), what, wanted };
+    let invalid = |what| TlsError::Content { path: path.to_owned(), what, wanted };
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let read = read.map_err(|error| invalid(format!("can't be read as certificates ({error})")))?;
     if read.is_empty() { Err(invalid("holds no certificate".to_owned())) } else { Ok(read) }

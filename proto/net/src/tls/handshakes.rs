@@ -1,5 +1,4 @@
-//! Where handshakes are computed. A fleet that moves to a new leader makes thousands of them in a second, each with a quarter
-//! of a millisecond of signatures.
+//! Where handshakes are computed. A fleet that moves to a new leader makes thousands of them in a second.
 
 use std::future::Future;
 use std::io;
@@ -259,7 +258,7 @@ mod tests {
                         threads.until_one_waits().await;
                         // It takes the place of the first, whose hello waits for the threads.
                         let _second = crate::tcp::connect(address).await.unwrap();
-                        std::future::pending().await
+                        std::future::pending::<()>().await;
                     } => None,
                 }
             };

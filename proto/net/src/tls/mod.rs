@@ -4,20 +4,23 @@
 mod accept;
 mod error;
 mod files;
+mod find;
 mod handshakes;
-mod level;
 mod peer;
+mod tolerated;
 mod verify;
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use mc_types::SpiffeId;
+use http::HeaderValue;
+use mc_types::{SpiffeId, TlsLevel};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
@@ -28,27 +31,27 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 pub(crate) use accept::{Accepted, HANDSHAKE};
 pub use error::TlsError;
+pub use files::CredentialPaths;
 use files::Files;
 use handshakes::Handshakes;
-pub use level::TlsLevel;
 pub use peer::Peer;
 pub(crate) use peer::validity_left;
+use tolerated::Tolerated;
 pub use verify::Server;
 use verify::{Roots, VerifyServer};
 
-/// Folder of the certificates, where none is named.
-const DEFAULT_DIR: &str = "mc-data/tls";
-/// Name of a folder that says that no certificates are wanted.
-const NONE: &str = "none";
-
 /// Certificates of a process, and how far it insists on TLS. Connections take what is current when they are made.
 pub struct Tls {
-    dir: PathBuf,
+    paths: CredentialPaths,
     current: ArcSwap<Current>,
     level: AtomicU8,
+    level_to_stores: AtomicU8,
+    /// Whether the token is shown to masters, which then are called by TLS alone. Decided once, so that a token never meets a
+    /// plain connection: neither one that is open, nor one that is made while the token waits to be sent.
+    shows_token: OnceLock<bool>,
     looked: Mutex<Looked>,
     failed_reloads: AtomicU64,
-    tolerated: AtomicU64,
+    tolerated: Tolerated,
     handshakes: Handshakes,
 }
 
@@ -64,6 +67,8 @@ struct Current {
     files: Files,
     id: Option<SpiffeId>,
     expires: Option<SystemTime>,
+    /// The value of the header that shows the token.
+    bearer: Option<HeaderValue>,
     server: Arc<ServerConfig>,
     to_masters: Arc<ClientConfig>,
     to_stores: Arc<ClientConfig>,
@@ -73,31 +78,55 @@ impl Tls {
     /// Time between two looks at whether the files have changed.
     pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-    /// Reads the certificates in `dir`: `ca.crt`, the authorities that are trusted, and `tls.crt` with `tls.key`, this process'
-    /// own. A process without a pair of its own can connect and is anonymous. TLS is required until [`Self::set_level`].
+    /// Reads the credentials in a folder, as [`Self::of_files`] does.
     ///
     /// # Errors
     /// [`TlsError`]
     pub fn load(dir: &Path) -> Result<Arc<Self>, TlsError> {
-        let current = Current::of(Files::read(dir)?, dir)?;
-        let level = AtomicU8::new(TlsLevel::Require as u8);
-        let (failed_reloads, tolerated) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (dir, current) = (dir.to_owned(), ArcSwap::from_pointee(current));
-        let looked = Mutex::new(Looked { at: Instant::now(), failure: None });
-        let handshakes = Handshakes::default();
-        Ok(Arc::new(Self { dir, current, level, looked, failed_reloads, tolerated, handshakes }))
+        Self::of_files(CredentialPaths::in_dir(dir))
     }
 
-    /// Loads the certificates in the folder `named`, else in that of the variable `MC_TLS_DIR`, else in `mc-data/tls` if it has
-    /// some; `None` where there are none, or the folder is called `none`.
+    /// Reads the authorities that are trusted, this process' own certificate and its key, and its token. A process with neither
+    /// can connect and is anonymous. TLS is required until [`Self::set_level`].
+    ///
+    /// # Errors
+    /// [`TlsError`]
+    pub fn of_files(paths: CredentialPaths) -> Result<Arc<Self>, TlsError> {
+        let current = ArcSwap::from_pointee(Current::of(Files::read(&paths)?, &paths)?);
+        let [level, level_to_stores] = [(); 2].map(|()| AtomicU8::new(TlsLevel::Require as u8));
+        let (failed_reloads, tolerated) = (AtomicU64::new(0), Tolerated::default());
+        let looked = Mutex::new(Looked { at: Instant::now(), failure: None });
+        let shows_token = OnceLock::new();
+        Ok(Arc::new(Self {
+            paths,
+            current,
+            level,
+            level_to_stores,
+            shows_token,
+            looked,
+            failed_reloads,
+            tolerated,
+            handshakes: Handshakes::default(),
+        }))
+    }
+
+    /// Loads the credentials in the folder `named`, else those that the environment names, else those in
+    /// `mc-data/tls` if it has some; `None` where there are none, or the folder is called `none`.
     ///
     /// # Errors
     /// [`TlsError`], also when a folder that was named has no certificates.
     pub fn find(named: Option<&Path>) -> Result<Option<Arc<Self>>, TlsError> {
-        let from_env = || std::env::var_os("MC_TLS_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        let default = || Some(PathBuf::from(DEFAULT_DIR)).filter(|dir| dir.join(files::CA).exists());
-        let dir = named.map(Path::to_owned).or_else(from_env).or_else(default);
-        dir.filter(|dir| dir != Path::new(NONE)).map(|dir| Self::load(&dir)).transpose()
+        find::paths(named, |name| std::env::var_os(name))?.map(Self::of_files).transpose()
+    }
+
+    /// Loads credentials as [`Self::find`] does, but for the token, which is in this file.
+    ///
+    /// # Errors
+    /// [`TlsError`], also when the file is not there, or no authority is found by which masters are known.
+    pub fn find_with_token(named: Option<&Path>, token: &Path) -> Result<Arc<Self>, TlsError> {
+        let paths = find::paths(named, |name| std::env::var_os(name))?.ok_or(TlsError::NoAuthority)?;
+        std::fs::metadata(token).map_err(|source| TlsError::Read { path: token.to_owned(), source })?;
+        Self::of_files(CredentialPaths { token: token.to_owned(), ..paths })
     }
 
     /// Reads the files again, and uses them from now on if they have changed and are in order; returns whether they had
@@ -114,13 +143,13 @@ impl Tls {
     }
 
     fn reload_files(&self) -> Result<bool, TlsError> {
-        let files = Files::read(&self.dir)?;
+        let files = Files::read(&self.paths)?;
         if files == self.current.load().files {
             return Ok(false);
         }
-        let (before, next) = (self.current.load_full(), Current::of(files, &self.dir)?);
+        let (before, next) = (self.current.load_full(), Current::of(files, &self.paths)?);
         let changed = || TlsError::OtherIdentity {
-            dir: self.dir.clone(),
+            dir: self.dir().to_owned(),
             before: before.id.clone().map_or_else(|| "none".to_owned(), |id| id.to_string()),
             next: next.id.clone().map_or_else(|| "none".to_owned(), |id| id.to_string()),
         };
@@ -139,7 +168,7 @@ impl Tls {
 
     /// Reads the files again if they have changed, and logs what came of it: a failure once, until it is another one.
     pub fn look(&self) {
-        let dir = self.dir.display();
+        let dir = self.dir().display();
         let failure = match self.reload() {
             Ok(true) => {
                 let id = self.id().map(|id| id.to_string());
@@ -168,7 +197,14 @@ impl Tls {
     /// Folder of the certificates.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.paths.dir()
+    }
+
+    /// Header that shows this process' token to a master; `None` without a token, and where [`Self::set_level`] came first.
+    #[must_use]
+    pub fn bearer(&self) -> Option<HeaderValue> {
+        let bearer = self.current.load().bearer.clone()?;
+        self.shows_token.get_or_init(|| true).then_some(bearer)
     }
 
     /// Identity in this process' own certificate; `None` without one.
@@ -197,23 +233,43 @@ impl Tls {
     /// Number of calls and connections of peers without an identity that were let in, and that the level `require` would refuse.
     #[must_use]
     pub fn tolerated(&self) -> u64 {
-        self.tolerated.load(Ordering::Relaxed)
+        self.tolerated.count()
+    }
+
+    /// Hosts of those that were let in within the last minute, the latest first.
+    #[must_use]
+    pub fn tolerated_lately(&self) -> Vec<IpAddr> {
+        self.tolerated.lately()
     }
 
     /// Counts a peer without an identity that was let in.
-    pub fn tolerate(&self) {
-        self.tolerated.fetch_add(1, Ordering::Relaxed);
+    pub fn tolerate(&self, host: Option<IpAddr>) {
+        self.tolerated.note(host);
     }
 
     /// How far this process insists on TLS.
     #[must_use]
     pub fn level(&self) -> TlsLevel {
-        TlsLevel::of(self.level.load(Ordering::Relaxed))
+        TlsLevel::ALL[usize::from(self.level.load(Ordering::Relaxed))]
     }
 
-    /// Sets how far it insists, for connections to come.
+    /// Sets how far it insists, for connections to come. A process that has shown its token keeps to `require`, and one that
+    /// was set to a lower level shows none.
     pub fn set_level(&self, level: TlsLevel) {
-        self.level.store(level as u8, Ordering::Relaxed);
+        if level == TlsLevel::Require || !self.shows_token.get_or_init(|| false) {
+            self.level.store(level as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// How far it insists on TLS when it connects to a store, whose cluster may not have come that far.
+    #[must_use]
+    pub fn level_to_stores(&self) -> TlsLevel {
+        TlsLevel::ALL[usize::from(self.level_to_stores.load(Ordering::Relaxed))]
+    }
+
+    /// Sets how far it insists on TLS when it connects to stores.
+    pub fn set_level_to_stores(&self, level: TlsLevel) {
+        self.level_to_stores.store(level as u8, Ordering::Relaxed);
     }
 
     /// Computes the handshakes with masters on the threads of `runtime`, which needs no drivers and has as many threads as
@@ -265,12 +321,20 @@ impl Tls {
 }
 
 impl Current {
-    fn of(files: Files, dir: &Path) -> Result<Self, TlsError> {
+    fn of(files: Files, paths: &CredentialPaths) -> Result<Self, TlsError> {
+        let dir = paths.dir();
         let provider = Arc::new(provider());
-        let id = files.id(dir)?;
-        let roots = Roots::of(&files, dir, &provider)?;
+        let id = files.id(paths)?;
+        let roots = Roots::of(&files, paths, &provider)?;
         let invalid = |source| TlsError::Pair { dir: dir.to_owned(), source };
-        let pair = files.pair(dir)?;
+        let bearer = files.token(paths)?.map(|token| {
+            let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.secret()));
+            if let Ok(bearer) = &mut bearer {
+                bearer.set_sensitive(true);
+            }
+            bearer.expect("a token of hexadecimal digits")
+        });
+        let pair = files.pair(paths)?;
         let expires = pair.as_ref().and_then(|(chain, _)| peer::not_after(&chain[0]));
         let server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -308,6 +372,7 @@ impl Current {
             files,
             id,
             expires,
+            bearer,
         })
     }
 
@@ -321,7 +386,7 @@ impl Current {
 }
 
 /// Returns the cryptography. AES with 128 bits comes first: it encrypts faster than with 256, and goes with SHA-256, for which
-/// processors have instructions. With SHA-384 a handshake takes a tenth longer.
+/// processors have instructions.
 fn provider() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
@@ -355,7 +420,7 @@ fn no_name() -> ServerName<'static> {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("dir", &self.dir).field("level", &self.level()).finish_non_exhaustive()
+        f.debug_struct("Tls").field("dir", &self.dir()).field("level", &self.level()).finish_non_exhaustive()
     }
 }
 

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mc_types::SpiffeId;
@@ -11,17 +12,22 @@ use super::error::IdentityError;
 pub enum Peer {
     /// Unknown: the connection has no TLS.
     Plain,
-    /// Unknown: it showed no certificate, or one without an identity of mc.
+    /// Unknown: it showed no certificate, or one without an identity.
     Anonymous,
+    /// It has proven an identity of another system: the URI in its certificate.
+    Other(Arc<str>),
     /// It has proven its identity.
-    Named(SpiffeId),
+    Named(Arc<SpiffeId>),
 }
 
 impl Peer {
     /// Returns the peer that showed `chain`, whose proof was checked.
     pub(crate) fn of(chain: Option<&[CertificateDer<'_>]>) -> Self {
-        let leaf = chain.and_then(<[_]>::first);
-        leaf.and_then(|leaf| identity(leaf).ok()).map_or(Self::Anonymous, Self::Named)
+        let uri = chain.and_then(<[_]>::first).and_then(|leaf| uri(leaf).ok());
+        uri.map_or(Self::Anonymous, |uri| match uri.parse() {
+            Ok(id) => Self::Named(Arc::new(id)),
+            Err(_) => Self::Other(uri.into()),
+        })
     }
 
     /// Returns its identity, if it has proven one.
@@ -29,7 +35,7 @@ impl Peer {
     pub fn id(&self) -> Option<&SpiffeId> {
         match self {
             Self::Named(id) => Some(id),
-            Self::Plain | Self::Anonymous => None,
+            Self::Plain | Self::Anonymous | Self::Other(_) => None,
         }
     }
 }
@@ -49,6 +55,11 @@ pub(super) fn not_after(leaf: &CertificateDer<'_>) -> Option<SystemTime> {
 
 /// Returns the identity in a certificate.
 pub(super) fn identity(leaf: &CertificateDer<'_>) -> Result<SpiffeId, IdentityError> {
+    Ok(uri(leaf)?.parse()?)
+}
+
+/// Returns the only URI in a certificate.
+fn uri(leaf: &CertificateDer<'_>) -> Result<String, IdentityError> {
     let malformed = |error: String| IdentityError::Malformed(error);
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|error| malformed(error.to_string()))?;
     let names = parsed.subject_alternative_name().map_err(|error| malformed(error.to_string()))?;
@@ -61,7 +72,7 @@ pub(super) fn identity(leaf: &CertificateDer<'_>) -> Result<SpiffeId, IdentityEr
         })
         .collect();
     match uris[..] {
-        [uri] => Ok(uri.parse()?),
+        [uri] => Ok(uri.to_owned()),
         [] => Err(IdentityError::NoUri),
         // As SPIFFE has it: with two, each end could take another one for the identity.
         _ => Err(IdentityError::Several(uris.len())),

@@ -1,9 +1,9 @@
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use mc_types::SpiffeId;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -101,7 +101,7 @@ async fn met(server: &Process, client: &Process) -> (io::Result<Peer>, io::Resul
 }
 
 pub(crate) fn named(uri: &str) -> Peer {
-    Peer::Named(uri.parse::<SpiffeId>().unwrap())
+    Peer::Named(Arc::new(uri.parse().unwrap()))
 }
 
 #[tokio::test]
@@ -264,4 +264,30 @@ async fn a_handshake_that_stops_halfway_is_no_connection() {
     cut.write_all(&[0x16, 3, 1, 0, 200, 1]).await.unwrap();
     drop(cut);
     assert!(serve_one(&mut listener).await.is_err());
+}
+
+#[test]
+fn a_process_that_has_shown_its_token_keeps_to_tls_and_one_in_the_clear_shows_none() {
+    let ours = Authority::new();
+    let with_token = || {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("ca.crt"), &ours.pem).unwrap();
+        fs::write(dir.path().join("token"), format!("mct_{}\n", "7".repeat(64))).unwrap();
+        Tls::load(dir.path()).unwrap()
+    };
+    for level in [TlsLevel::Allow, TlsLevel::Prefer] {
+        let tls = with_token();
+        let bearer = tls.bearer().unwrap();
+        assert_eq!(bearer.to_str().unwrap(), format!("Bearer mct_{}", "7".repeat(64)));
+        assert!(bearer.is_sensitive());
+        tls.set_level(level);
+        assert_eq!(tls.level(), TlsLevel::Require);
+
+        let tls = with_token();
+        tls.set_level(level);
+        assert_eq!((tls.level(), tls.bearer()), (level, None));
+        tls.set_level(TlsLevel::Require);
+        assert_eq!(tls.bearer(), None, "a connection in the clear may be open");
+    }
+    assert_eq!(ours.process(WRITER).tls.bearer(), None);
 }

@@ -11,7 +11,7 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 
 use super::error::TlsError;
-use super::files::Files;
+use super::files::{CredentialPaths, Files};
 use super::peer::identity;
 
 /// Kind of process that a connection must lead to.
@@ -32,10 +32,14 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    pub(super) fn of(files: &Files, dir: &Path, provider: &Arc<CryptoProvider>) -> Result<Self, TlsError> {
+    pub(super) fn of(
+        files: &Files,
+        paths: &CredentialPaths,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
         let mut store = RootCertStore::empty();
-        for authority in files.authorities(dir)? {
-            store.add(authority).map_err(|source| TlsError::Pair { dir: dir.to_owned(), source })?;
+        for authority in files.authorities(paths)? {
+            store.add(authority).map_err(|source| TlsError::Pair { dir: paths.dir().to_owned(), source })?;
         }
         let algorithms = provider.signature_verification_algorithms;
         Ok(Self { store: Arc::new(store), algorithms, provider: provider.clone() })

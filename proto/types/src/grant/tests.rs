@@ -8,6 +8,7 @@ fn grant() -> Grant {
         access: Access::Write,
         expires: ClusterTime(4),
         tenant: "team".to_owned(),
+        token: None,
         needs_proof: true,
         ranges: vec![
             GrantedRange { segment: 0, offset: 64, len: 128, index: 9 },
@@ -79,7 +80,7 @@ fn what_is_not_a_grant_is_malformed_even_under_its_mac() {
     }
     assert_eq!(Grant::open(&sealed(&[body, &[0]].concat()), &key), Err(GrantError::Malformed));
     let mut unknown_flag = body.to_vec();
-    unknown_flag[1] |= 4;
+    unknown_flag[1] |= 8;
     assert_eq!(Grant::open(&sealed(&unknown_flag), &key), Err(GrantError::Malformed));
     let mut too_many = Grant { ranges: Vec::new(), ..grant() }.seal(&key).bytes.to_vec();
     too_many.truncate(too_many.len() - MAC_LEN - 1);
@@ -95,6 +96,10 @@ fn ranges_of_any_numbers_come_back() {
     let all = [most, least, half, most, half, least];
     let wide = Grant { ranges: all.to_vec(), ..grant() };
     assert_eq!(Grant::peek(&wide.seal(&GrantKey([7; 32])).bytes), Ok(wide));
+    for token in [0, 7, u64::MAX] {
+        let by_token = Grant { token: Some(token), ..grant() };
+        assert_eq!(Grant::peek(&by_token.seal(&GrantKey([7; 32])).bytes), Ok(by_token));
+    }
 }
 
 /// The encoding must not change: masters and stores of different builds exchange it.

@@ -86,6 +86,32 @@ async fn a_leader_that_leads_again_keeps_its_heartbeats() {
 }
 
 #[tokio::test]
+async fn callers_stay_shut_out_until_the_leader_names_others_or_another_one_names_none() {
+    let cluster = FakeCluster::start(3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    let shut_out = || store.store().status().report().shut_out;
+    until("beats", async || cluster.beats(0) > 2).await;
+    assert_eq!(shut_out(), 0);
+    assert_eq!(cluster.agreed().tls, Some(v1::TlsReport::default()), "it has no certificate, and says so");
+
+    let names = |identities: &[&str], tokens: &[u64]| {
+        let identities = identities.iter().map(ToString::to_string).collect();
+        cluster.agreed().shut_out = Some(v1::ShutOut { identities, tokens: tokens.to_vec() });
+    };
+    names(&["tenant/a/rw/engine", "tenant/b/ro/probe"], &[7]);
+    until("three", async || shut_out() == 3).await;
+    let beats = cluster.beats(0);
+    until("beats", async || cluster.beats(0) > beats + 2).await;
+    assert_eq!(shut_out(), 3, "as in the answer before");
+    names(&["tenant/b/ro/probe"], &[]);
+    until("one", async || shut_out() == 1).await;
+
+    cluster.elect(1);
+    until("the new leader shuts out nobody", async || shut_out() == 0).await;
+}
+
+#[tokio::test]
 async fn late_news_of_a_leader_before_the_present_one_moves_no_heartbeats() {
     const DEPOSED: &str = "127.0.0.1:1";
     let cluster = FakeCluster::start(3);

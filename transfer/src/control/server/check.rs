@@ -1,11 +1,13 @@
 //! Checks whether a request may be served: decisions over values, no I/O.
 
-use mc_net::{Demands, Peer, Principal, Stranger, TlsLevel};
+use mc_net::Peer;
 use mc_types::{
-    Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, SpiffeId, StoreId,
+    Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId, TlsLevel,
 };
 
-use crate::authority::Times;
+use super::proofs::GrantsTaken;
+use crate::DataEncryption;
+use crate::authority::{Authority, Times};
 use crate::control::wire::{self, Hello, Op, Status};
 use crate::fence::Fenced;
 
@@ -41,16 +43,10 @@ pub(crate) enum Refusal {
         "this store requires TLS: give the client the folder with its certificates, by --tls-dir or MC_TLS_DIR"
     )]
     Plain,
-    #[error(
-        "this store requires a certificate that says who the client is: put tls.crt and tls.key of it into the folder of its \
-         certificates"
-    )]
-    Anonymous,
-    #[error(
-        "the client's certificate is of {id}, and this store is of the trust domain {trust}: give the client a certificate of \
-         that domain"
-    )]
-    Stranger { id: SpiffeId, trust: String },
+    #[error("{id} is denied whatever it shows: an admin did so by `mcctl principals deny`")]
+    ShutOut { id: String },
+    #[error("the token for which the grant was given was revoked: get a new one by `mcctl principals token`")]
+    Revoked,
     #[error("this store has not heard from a master yet: try again")]
     NotReady,
     #[error(transparent)]
@@ -65,8 +61,8 @@ pub(crate) enum Refusal {
     )]
     WrongProof,
     #[error(
-        "this store takes plain connections for grants alone that masters give over TLS: give the client the folder with its \
-         certificates, by --tls-dir or MC_TLS_DIR"
+        "this store takes those grants alone that masters give over TLS from clients that show no identity: give the client the \
+         folder with its certificates, by --tls-dir or MC_TLS_DIR"
     )]
     PlainGrant,
     #[error("request {id} with a proof came after request {last}: it is repeated")]
@@ -109,10 +105,10 @@ impl Refusal {
             | Self::Epoch { .. }
             | Self::Plain
             | Self::PlainGrant
-            | Self::Anonymous
-            | Self::Stranger { .. } => Status::Identity,
+            | Self::ShutOut { .. } => Status::Identity,
             Self::NotReady => Status::NotReady,
             Self::Grant(_)
+            | Self::Revoked
             | Self::NoProof
             | Self::WrongProof
             | Self::Repeated { .. }
@@ -135,15 +131,22 @@ impl Refusal {
     }
 }
 
-/// Checks that a peer may connect to a store that insists on TLS as far as `level` says, and is `ours`.
-pub(crate) fn check_peer(level: TlsLevel, ours: Option<&SpiffeId>, peer: &Peer) -> Result<(), Refusal> {
-    // A process without an identity has no trust domain, and no identity has an empty one.
-    let trust = ours.map_or("", SpiffeId::trust);
-    match Principal::of(peer, Some(Demands { level, trust })) {
-        Principal::Open | Principal::Named(_) => Ok(()),
-        Principal::Stranger(Stranger::Plain) => Err(Refusal::Plain),
-        Principal::Stranger(Stranger::Anonymous) => Err(Refusal::Anonymous),
-        Principal::Stranger(Stranger::Foreign { id, ours }) => Err(Refusal::Stranger { id, trust: ours }),
+/// Checks that a peer may use a store that insists on TLS as far as `level` says, and returns the grants that it may use.
+///
+/// Who it is does not matter much: its grants say what it may do. But at `require` one that has shown no identity uses those alone
+/// that nobody else can use, and those who are shut out get nothing.
+pub(crate) fn check_peer(
+    level: TlsLevel,
+    data_encryption: DataEncryption,
+    authority: &Authority,
+    peer: &Peer,
+) -> Result<GrantsTaken, Refusal> {
+    match peer {
+        Peer::Named(id) if authority.has_shut_out(id) => Err(Refusal::ShutOut { id: id.to_string() }),
+        Peer::Named(_) => Ok(GrantsTaken::All),
+        _ if level < TlsLevel::Require => Ok(GrantsTaken::All),
+        Peer::Plain if data_encryption == DataEncryption::On => Err(Refusal::Plain),
+        Peer::Plain | Peer::Anonymous | Peer::Other(_) => Ok(GrantsTaken::WithProofs),
     }
 }
 
@@ -204,7 +207,14 @@ pub(crate) fn check_op(grant: &Grant, op: Op) -> Result<GrantedRange, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use mc_types::Clock;
+
     use super::*;
+    use crate::shut_out::ShutOut;
 
     const HERE: MemoryId = MemoryId { store: StoreId(2), epoch: SegmentEpoch(3) };
 
@@ -220,6 +230,7 @@ mod tests {
             access: Access::Read,
             expires: ClusterTime(101),
             tenant: String::new(),
+            token: None,
             needs_proof: false,
             ranges: vec![GrantedRange { segment: 0, offset: 64, len: 128, index: 9 }],
         }
@@ -249,22 +260,34 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_requires_tls_serves_those_with_a_name_in_its_trust_domain() {
-        let named = |id: &str| Peer::Named(id.parse().unwrap());
-        let ours: SpiffeId = "spiffe://here/mc/store/kv".parse().unwrap();
-        let refused = |level, peer| check_peer(level, Some(&ours), &peer).err().map(|why| why.to_string());
-        let (ours, stranger) =
-            (named("spiffe://here/mc/tenant/t/ro/a"), named("spiffe://there/mc/tenant/t/ro/a"));
-        for (peer, why) in [(Peer::Plain, "--tls-dir"), (Peer::Anonymous, "tls.crt")] {
-            assert!(refused(TlsLevel::Require, peer.clone()).unwrap().contains(why));
-            assert_eq!(refused(TlsLevel::Prefer, peer.clone()), None);
-            assert_eq!(refused(TlsLevel::Allow, peer), None);
+    fn a_store_that_requires_tls_serves_those_who_use_it_and_are_not_shut_out() {
+        let named = Peer::Named(Arc::new("spiffe://here/mc/tenant/t/ro/a".parse().unwrap()));
+        let other = Peer::Other("spiffe://there/sa/a".into());
+        let authority = Authority::new(Clock::from_fn(|| Duration::ZERO));
+        let taken = |level, encryption, peer: &Peer| {
+            check_peer(level, encryption, &authority, peer).map_err(|why| why.to_string())
+        };
+        let (on, off) = (DataEncryption::On, DataEncryption::Off);
+        for level in [TlsLevel::Allow, TlsLevel::Prefer] {
+            for peer in [&Peer::Plain, &Peer::Anonymous, &other, &named] {
+                assert_eq!(taken(level, on, peer), Ok(GrantsTaken::All), "{peer:?} at {level}");
+            }
         }
-        for level in [TlsLevel::Allow, TlsLevel::Prefer, TlsLevel::Require] {
-            assert_eq!(refused(level, ours.clone()), None);
+        assert!(taken(TlsLevel::Require, on, &Peer::Plain).unwrap_err().contains("--tls-dir"));
+        assert_eq!(taken(TlsLevel::Require, off, &Peer::Plain), Ok(GrantsTaken::WithProofs));
+        for peer in [&Peer::Anonymous, &other] {
+            assert_eq!(taken(TlsLevel::Require, on, peer), Ok(GrantsTaken::WithProofs), "{peer:?}");
         }
-        assert_eq!(refused(TlsLevel::Prefer, stranger.clone()), None, "as good as none");
-        assert!(refused(TlsLevel::Require, stranger).unwrap().contains("trust domain here"));
+        assert_eq!(taken(TlsLevel::Require, on, &named), Ok(GrantsTaken::All));
+
+        let identities = BTreeSet::from(["tenant/t/ro/a".to_owned()]);
+        authority.shut_out(ShutOut { identities, tokens: BTreeSet::new() });
+        for level in TlsLevel::ALL {
+            let why = taken(level, off, &named).unwrap_err();
+            assert!(why.contains("spiffe://here/mc/tenant/t/ro/a is denied"), "{why}");
+        }
+        authority.shut_out(ShutOut::default());
+        assert_eq!(taken(TlsLevel::Require, on, &named), Ok(GrantsTaken::All));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::control::wire::{REQUEST_LEN, Request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantsTaken {
     All,
-    /// Those that need proofs: the connection is plain, where the store requires TLS of others.
+    /// Those that need proofs: the peer has shown no identity.
     WithProofs,
 }
 

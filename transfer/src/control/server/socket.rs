@@ -1,6 +1,7 @@
 mod secured;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(crate) enum Closed {
     Refused,
     #[error("the peer's certificate has expired")]
     Expired,
+    #[error("the peer gets nothing any more: {0}")]
+    ShutOut(String),
     #[error("no TLS with the peer: {0}")]
     Tls(io::Error),
     #[error(transparent)]
@@ -142,6 +145,11 @@ impl Socket {
     /// The process at the other end.
     pub(crate) fn peer(&self) -> &mc_net::Peer {
         self.stream.peer()
+    }
+
+    /// Its host.
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        self.stream.host()
     }
 
     pub(crate) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {

@@ -144,6 +144,7 @@ impl Model {
                 | Op::SetClusterVersion(_)
                 | Op::SetTenant { .. }
                 | Op::SetKeyValue { .. }
+                | Op::SetSecurity(_)
         );
         if bound && command.stamp.term != TERM {
             assert_eq!(*response, Response::WrongTerm);

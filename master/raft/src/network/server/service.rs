@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use mc_log::{LogId, Raft, TypeConfig};
-use mc_net::{ConnectInfo, Guard, Listener, OpenTo};
+use mc_net::{ConnectInfo, Guard, Listener, OpenTo, Principal};
 use mc_proto::v1::{self, raft_server::RaftServer};
 use mc_types::{ClusterId, NodeId};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest};
@@ -64,6 +64,16 @@ impl fmt::Debug for RaftService {
     }
 }
 
+/// Name of a call in the text of a denial.
+const CALL: &str = "a procedure of the Raft port";
+
+/// The master that sends messages over a stream, which may be shut out meanwhile.
+#[derive(Clone)]
+struct Admitted {
+    principal: Principal,
+    guard: Arc<Guard>,
+}
+
 impl RaftService {
     /// Returns a service for `node`, which belongs to no cluster yet.
     pub fn new(node: NodeId, formation: Arc<dyn Formation>, times: RpcTimes) -> Self {
@@ -90,12 +100,13 @@ impl RaftService {
     ) -> Result<(), tonic::transport::Error> {
         let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
         // A peer that only keeps a connection open, or is no master, takes no place that a master needs.
-        let server = InterceptedService::new(server, move |request: Request<()>| {
+        let server = InterceptedService::new(server, move |mut request: Request<()>| {
             let info = request.extensions().get::<ConnectInfo>();
-            guard.admit(info, OpenTo::MASTERS, "a procedure of the Raft port")?;
+            let principal = guard.admit(info, None, OpenTo::MASTERS, CALL)?;
             if let Some(place) = info.and_then(|info| info.place.as_ref()) {
                 place.vouch();
             }
+            request.extensions_mut().insert(Admitted { principal, guard: guard.clone() });
             Ok(request)
         });
         // Keep-alive ends the streams of a peer that vanished silently.
@@ -235,16 +246,20 @@ impl v1::raft_server::Raft for RaftService {
         request: Request<Streaming<v1::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let raft = self.served()?.raft.clone();
+        let sender = request.extensions().get::<Admitted>().cloned();
         let failed = Arc::new(Mutex::new(None));
         // Arrival times of the messages that are not answered yet. Answers have the same order.
         let unanswered = Arc::new(Mutex::new(VecDeque::new()));
         let requests = stream::unfold(
-            (self.clone(), request.into_inner(), failed.clone(), unanswered.clone()),
-            |(service, mut inbound, failed, unanswered)| async move {
+            (self.clone(), request.into_inner(), sender, failed.clone(), unanswered.clone()),
+            |(service, mut inbound, sender, failed, unanswered)| async move {
                 let next = inbound.message().await;
                 let came = Instant::now();
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };
+                    if let Some(sender) = &sender {
+                        sender.guard.still_admits(None, &sender.principal, CALL)?;
+                    }
                     let leader_contact = &service.admit(request.envelope.as_ref())?.leader_contact;
                     let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
                     leader_contact.message_of(request.vote.leader_id.term);
@@ -254,7 +269,7 @@ impl v1::raft_server::Raft for RaftService {
                     Ok(request) => {
                         let request = request?;
                         unanswered.lock().push_back(came);
-                        Some((request, (service, inbound, failed, unanswered)))
+                        Some((request, (service, inbound, sender, failed, unanswered)))
                     }
                     Err(status) => {
                         *failed.lock() = Some(status);

@@ -35,6 +35,10 @@ pub struct Agreed {
     pub mounts_refused: Option<Code>,
     /// Number of heartbeat streams that were opened.
     pub streams: usize,
+    /// Callers that the next answer to a heartbeat shuts out.
+    pub shut_out: Option<v1::ShutOut>,
+    /// What the stores said last of their connections.
+    pub tls: Option<v1::TlsReport>,
     addresses: Vec<String>,
 }
 
@@ -63,6 +67,8 @@ impl FakeCluster {
             late_news: None,
             mounts_refused: None,
             streams: 0,
+            shut_out: None,
+            tls: None,
             addresses: addresses.clone(),
         };
         let running = (0..masters).map(|_| None).collect();
@@ -202,6 +208,7 @@ impl Master for Fake {
             node_id: node(self.place),
             leader: agreed.told(),
             masters: agreed.addresses.clone(),
+            tls_level: 0,
         }))
     }
 
@@ -307,6 +314,9 @@ impl Master for Fake {
         get_config(GetConfigRequest) -> GetConfigReply;
         set_config(SetConfigRequest) -> SetConfigReply;
         finish_upgrade(FinishUpgradeRequest) -> FinishUpgradeReply;
+        get_security(GetSecurityRequest) -> GetSecurityReply;
+        set_security(SetSecurityRequest) -> SetSecurityReply;
+        who_am_i(WhoAmIRequest) -> WhoAmIReply;
     }
 }
 
@@ -315,6 +325,9 @@ impl Fake {
         let mut agreed = self.as_leader(beat.caller.as_ref())?;
         let epoch = SegmentEpoch::from_bytes(&beat.epoch).unwrap();
         agreed.events.push(Event::Beat { master: self.place, epoch });
+        if beat.tls.is_some() {
+            agreed.tls.clone_from(&beat.tls);
+        }
         Ok(v1::StoreHeartbeatReply {
             sequence: beat.sequence,
             cluster_time_ms: 1_000 + beat.sequence,
@@ -323,6 +336,8 @@ impl Fake {
             mounted: agreed.mounted.contains(&epoch),
             dead: agreed.dead.contains(&epoch),
             spread_ms: 0,
+            tls_level: 0,
+            shut_out: agreed.shut_out.take(),
         })
     }
 }

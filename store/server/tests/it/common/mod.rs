@@ -43,7 +43,7 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
 }
 
 pub async fn try_start(args: StoreArgs) -> Result<Server, StartError> {
-    Server::start(args, TcpNetwork::shared(), Clock::monotonic(), |_, _| {}).await
+    Server::start(args, TcpNetwork::shared(), None, Clock::monotonic(), |_, _| {}).await
 }
 
 pub async fn start(args: StoreArgs) -> Server {
@@ -74,7 +74,8 @@ pub fn grant(peer: &Peer, key: &GrantKey, access: Access, range: GrantedRange) -
     let &Peer { cluster, store, epoch, .. } = peer;
     let expires = ClusterTime(100_000);
     let (tenant, ranges) = (String::new(), vec![range]);
-    Grant { cluster, store, epoch, access, expires, tenant, needs_proof: false, ranges }.seal(key)
+    Grant { cluster, store, epoch, access, expires, tenant, token: None, needs_proof: false, ranges }
+        .seal(key)
 }
 
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.

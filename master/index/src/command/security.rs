@@ -1,0 +1,41 @@
+//! Who is let in, as entries change it.
+
+use mc_types::{TlsLevel, TokenHash};
+use serde::{Deserialize, Serialize};
+
+/// Cluster version from which entries may change who is let in.
+pub const SECURITY_SINCE: u32 = 3;
+
+/// One change of who is let in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SecurityChange {
+    /// Set how far processes with certificates insist on TLS.
+    Level(TlsLevel),
+    /// Set what is known of a principal, or forget it.
+    Principal {
+        /// Its identity without the trust domain, as `tenant/a/rw/engine`.
+        name: String,
+        /// What is known; `None` to forget it.
+        principal: Option<Principal>,
+    },
+    /// Set the most calls a second of a tenant's users, or remove that limit.
+    Calls {
+        /// The tenant; empty is the default one.
+        tenant: String,
+        /// The limit, at least 1; `None` for no limit.
+        per_second: Option<u32>,
+    },
+}
+
+/// What is known of a principal beyond its certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    /// Hash of its token; `None` for one that has none.
+    pub token: Option<TokenHash>,
+    /// Identities in certificates of other systems that stand for it; an asterisk stands for any characters but a slash.
+    pub certificates: Vec<String>,
+    /// Second since 1970 from which it is refused; `None` for never. Judged by the clock of the master that it calls, never here.
+    pub expires: Option<u64>,
+    /// Whether it is refused, whatever it shows.
+    pub denied: bool,
+}

@@ -1,0 +1,284 @@
+use std::sync::Arc;
+
+use futures::future::join_all;
+use mc_index::{Principal, Request, SECURITY_SINCE, Security, SecurityChange};
+use mc_net::Tls;
+use mc_proto::v1::TlsReport;
+use mc_raft::RaftNode;
+use mc_types::{Code, HostPort, Role, SpiffeId, TlsLevel, TokenHash};
+use tokio::sync::Mutex;
+
+use crate::formation::{Formation, tls_report};
+use crate::leader::term::{Coordinator, Leading, Refusal};
+
+/// Most processes that a refusal names.
+const NAMED: usize = 3;
+
+/// Serves and changes who is let in.
+pub(crate) struct SecuritySettings {
+    coordinator: Arc<Coordinator>,
+    raft: Arc<RaftNode>,
+    formation: Arc<Formation>,
+    tls: Option<Arc<Tls>>,
+    /// Held while a principal is changed.
+    changing: Mutex<()>,
+}
+
+/// A process that the level `require` would cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CutOff {
+    pub(crate) who: String,
+    pub(crate) why: String,
+}
+
+/// Change of what is known of a principal. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PrincipalChange {
+    /// Its identity without the trust domain.
+    pub(crate) name: String,
+    /// Whether it has to be known, or must not be.
+    pub(crate) known: Option<bool>,
+    pub(crate) forget: bool,
+    pub(crate) token: Option<Option<TokenHash>>,
+    pub(crate) certificates: Option<Vec<String>>,
+    pub(crate) expires: Option<Option<u64>>,
+    pub(crate) denied: Option<bool>,
+}
+
+impl SecuritySettings {
+    pub(crate) fn new(
+        coordinator: Arc<Coordinator>,
+        raft: Arc<RaftNode>,
+        formation: Arc<Formation>,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
+        Self { coordinator, raft, formation, tls, changing: Mutex::default() }
+    }
+
+    /// Returns who is let in, and which processes the level `require` would cut off.
+    pub(crate) async fn get(&self) -> Result<(Security, Vec<CutOff>), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        Ok((self.present(), self.cut_off(&leading).await))
+    }
+
+    /// Sets how far processes insist on TLS. Unless it is forced, nobody is cut off by it.
+    pub(crate) async fn set_level(&self, level: TlsLevel, force: bool) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        if level == TlsLevel::Require && self.present().level() < level && !force {
+            let cut_off = self.cut_off(&leading).await;
+            nobody_cut_off(&cut_off).map_err(Refusal::Invalid)?;
+        }
+        self.propose(&leading, SecurityChange::Level(level)).await?;
+        tracing::info!(%level, "the cluster's level of TLS was set");
+        Ok(())
+    }
+
+    /// Changes what is known of a principal.
+    ///
+    /// Changes are made one after the other, as those of settings are: an entry holds all that is known of a principal
+    /// ([`Configuration::set`](super::Configuration::set)).
+    pub(crate) async fn set_principal(&self, change: PrincipalChange) -> Result<(), Refusal> {
+        let id = SpiffeId::of_path("cluster", &change.name)
+            .map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let _one_at_a_time = self.changing.lock().await;
+        let leading = self.coordinator.lead().await?;
+        self.coordinator.propose(&leading, &Request::tick()).await?;
+        let name = id.path();
+        let before = self.present().principal(&name).map(|known| known.principal.clone());
+        let principal = changed(&id, before, change).map_err(Refusal::Invalid)?;
+        let (is_known, is_denied) =
+            (principal.is_some(), principal.as_ref().is_some_and(|principal| principal.denied));
+        self.propose(&leading, SecurityChange::Principal { name: name.clone(), principal }).await?;
+        tracing::info!(name, is_known, is_denied, "a principal was changed");
+        Ok(())
+    }
+
+    /// Sets the most calls a second of a tenant's users; `None` for no limit.
+    pub(crate) async fn set_calls(&self, tenant: String, per_second: Option<u32>) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        if self.present().calls(&tenant) == per_second {
+            return Ok(());
+        }
+        self.propose(&leading, SecurityChange::Calls { tenant, per_second }).await
+    }
+
+    async fn propose(&self, leading: &Leading, change: SecurityChange) -> Result<(), Refusal> {
+        let version = self.coordinator.read(|applied| applied.state.cluster_version());
+        if version < SECURITY_SINCE {
+            return Err(Refusal::Invalid(format!(
+                "the cluster runs as version {version}, and knows who is let in from version {SECURITY_SINCE} on: upgrade all \
+                 masters, then run `mcctl upgrade finish`"
+            )));
+        }
+        match self.coordinator.propose(leading, &Request::set_security(change)).await? {
+            Code::Ok => Ok(()),
+            Code::NoAvailableHandle => {
+                Err(Refusal::Invalid("the table is full: remove what is not used any more".to_owned()))
+            }
+            code => Err(Refusal::Invalid(format!("the change is refused: {}", code.name()))),
+        }
+    }
+
+    fn present(&self) -> Security {
+        self.coordinator.read(|applied| applied.state.security().clone())
+    }
+
+    /// Lists the processes that the level `require` would cut off, as far as they are known: masters and stores without
+    /// certificates, and hosts that called one of them without an identity within the last minute.
+    async fn cut_off(&self, leading: &Leading) -> Vec<CutOff> {
+        let mut cut_off = Vec::new();
+        let us = self.raft.node_id();
+        add(&mut cut_off, format!("master {us}"), Some(&tls_report(self.tls.as_deref())));
+        let members = self.raft.members();
+        let others = members.iter().filter(|(node, addresses)| **node != us && !addresses.is_reserved());
+        let asked = join_all(others.map(|(node, addresses)| async move {
+            let address = HostPort::parse(&addresses.raft, 0).map_err(|error| error.to_string());
+            let answer = match &address {
+                Ok(address) => self.formation.who_is_at(address).await,
+                Err(why) => Err(why.clone()),
+            };
+            (format!("master {node}"), answer)
+        }));
+        for (who, answer) in asked.await {
+            match answer {
+                Ok(answer) => add(&mut cut_off, who, answer.tls.as_ref()),
+                Err(why) => cut_off.push(CutOff { who, why: format!("it does not answer ({why})") }),
+            }
+        }
+        let stores = self.coordinator.read(|applied| {
+            let stores = applied.state.stores();
+            stores.map(|store| (store.store, store.name.to_owned())).collect::<Vec<_>>()
+        });
+        for (store, name) in stores {
+            add(&mut cut_off, format!("store {name}"), leading.tls_reports.of(store).as_ref());
+        }
+        cut_off
+    }
+}
+
+/// Adds what the level `require` would cut off at a process, by its own report.
+fn add(cut_off: &mut Vec<CutOff>, who: String, report: Option<&TlsReport>) {
+    let Some(report) = report else {
+        cut_off.push(CutOff { who, why: "it has not said whether it has a certificate".to_owned() });
+        return;
+    };
+    if !report.has_certificate {
+        cut_off.push(CutOff { who: who.clone(), why: "it has no certificate".to_owned() });
+    }
+    for host in &report.tolerated {
+        let why = format!("it called {who} without an identity within the last minute");
+        cut_off.push(CutOff { who: host.clone(), why });
+    }
+}
+
+fn nobody_cut_off(cut_off: &[CutOff]) -> Result<(), String> {
+    if cut_off.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<_> = cut_off.iter().take(NAMED).map(|it| format!("{} ({})", it.who, it.why)).collect();
+    let more = cut_off.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    Err(format!(
+        "the level require would cut off {}{more}: give them certificates, go to `prefer` first and wait a minute \
+         (`mcctl security status` lists them), or use --force",
+        named.join(", ")
+    ))
+}
+
+/// Returns what is known of a principal after a change.
+fn changed(
+    id: &SpiffeId,
+    before: Option<Principal>,
+    change: PrincipalChange,
+) -> Result<Option<Principal>, String> {
+    let name = id.path();
+    match (change.known, &before) {
+        (Some(true), None) => {
+            return Err(format!(
+                "the principal {name} is not known: `mcctl principals list` shows those that are"
+            ));
+        }
+        (Some(false), Some(_)) => {
+            return Err(format!(
+                "the principal {name} is known already: change it by `mcctl principals token|deny|allow`, or remove it first"
+            ));
+        }
+        _ => {}
+    }
+    if change.forget {
+        return Ok(None);
+    }
+    let mut after = before.unwrap_or_default();
+    let PrincipalChange { token, certificates, expires, denied, .. } = change;
+    after.token = token.unwrap_or(after.token);
+    after.certificates = certificates.unwrap_or(after.certificates);
+    after.expires = expires.unwrap_or(after.expires);
+    after.denied = denied.unwrap_or(after.denied);
+    let is_process = matches!(id.role(), Role::Master | Role::Store);
+    if is_process && (after.token.is_some() || !after.certificates.is_empty()) {
+        return Err(format!(
+            "{name} is a process of the pool, which has a certificate of its own: neither a token nor another system's \
+             identity can stand for it"
+        ));
+    }
+    Ok(Some(after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(has_certificate: bool, tolerated: &[&str]) -> TlsReport {
+        TlsReport {
+            has_certificate,
+            level: 1,
+            tolerated: tolerated.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn nobody_is_cut_off_unasked_and_the_refusal_names_who_would_be() {
+        let mut cut_off = Vec::new();
+        add(&mut cut_off, "master 1".into(), Some(&report(true, &[])));
+        assert_eq!(nobody_cut_off(&cut_off), Ok(()));
+        add(&mut cut_off, "master 2".into(), Some(&report(false, &[])));
+        add(&mut cut_off, "store kv".into(), None);
+        add(&mut cut_off, "store kw".into(), Some(&report(true, &["10.0.0.7", "10.0.0.8"])));
+        let why = nobody_cut_off(&cut_off).unwrap_err();
+        let says = [
+            "master 2 (it has no",
+            "store kv (it has not said",
+            "10.0.0.7 (it called store kw",
+            "and 1 more",
+        ];
+        assert!(says.iter().all(|part| why.contains(part)), "{why}");
+    }
+
+    #[test]
+    fn a_change_keeps_what_it_does_not_name() {
+        let id = SpiffeId::of_path("t", "tenant/a/rw/e").unwrap();
+        let with = |known| PrincipalChange { name: id.path(), known, ..PrincipalChange::default() };
+        let token = Some(TokenHash([7; 32]));
+        let new = PrincipalChange { token: Some(token), expires: Some(Some(9)), ..with(Some(false)) };
+        let before = changed(&id, None, new).unwrap();
+        let denied = PrincipalChange { denied: Some(true), ..with(None) };
+        let after = changed(&id, before.clone(), denied).unwrap().unwrap();
+        assert_eq!(after, Principal { token, expires: Some(9), denied: true, ..Principal::default() });
+        assert!(changed(&id, before.clone(), with(Some(false))).unwrap_err().contains("known already"));
+        assert!(changed(&id, None, with(Some(true))).unwrap_err().contains("not known"));
+        let forget = PrincipalChange { forget: true, ..with(Some(true)) };
+        assert_eq!(changed(&id, before, forget), Ok(None));
+    }
+
+    #[test]
+    fn processes_of_the_pool_have_certificates_alone() {
+        for role in ["master/m", "store/s"] {
+            let id = SpiffeId::of_path("t", role).unwrap();
+            let token =
+                PrincipalChange { token: Some(Some(TokenHash([7; 32]))), ..PrincipalChange::default() };
+            assert!(changed(&id, None, token).unwrap_err().contains("a process of the pool"));
+            let denied = PrincipalChange { denied: Some(true), ..PrincipalChange::default() };
+            assert!(changed(&id, None, denied).unwrap().unwrap().denied);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+use std::sync::Arc;
+
+use mc_net::Tls;
+use mc_proto::v1;
+use mc_types::TlsLevel;
+
+/// Certificates of the store, and how the masters learn of them and set their level.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkTls {
+    tls: Option<Arc<Tls>>,
+    /// Whether the cluster says how far this process insists on TLS, and not its user.
+    follows: bool,
+}
+
+impl LinkTls {
+    /// Returns the certificates `tls`, whose level the cluster sets if it `follows`.
+    pub(crate) fn new(tls: Option<Arc<Tls>>, follows: bool) -> Self {
+        Self { tls, follows }
+    }
+
+    /// Returns what the leader is to know.
+    pub(crate) fn report(&self) -> v1::TlsReport {
+        let Some(tls) = &self.tls else { return v1::TlsReport::default() };
+        v1::TlsReport {
+            has_certificate: tls.id().is_some(),
+            level: tls.level().number(),
+            tolerated: tls.tolerated_lately().iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Goes as far as the leader says, which names the level by its number.
+    ///
+    /// At `require`, where a store begins, the leader has shown its certificate. At a lower level another process may pass for
+    /// it, and for a store to a client as well.
+    pub(crate) fn follow(&self, number: u32) {
+        if let (Some(tls), true, Some(level)) = (&self.tls, self.follows, TlsLevel::of_number(number))
+            && tls.level() != level
+        {
+            tls.set_level(level);
+            tracing::info!(%level, "this store insists on TLS as far as its cluster does");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use mc_types::TlsLevel;
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    fn certificates() -> Arc<Tls> {
+        let (dir, key) = (tempfile::tempdir().unwrap(), KeyPair::generate().unwrap());
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI("spiffe://prod/mc/store/kv".try_into().unwrap())];
+        let certificate = params.self_signed(&key).unwrap().pem();
+        for (name, pem) in
+            [("ca.crt", &certificate), ("tls.crt", &certificate), ("tls.key", &key.serialize_pem())]
+        {
+            fs::write(dir.path().join(name), pem).unwrap();
+        }
+        Tls::load(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn the_level_is_the_clusters_unless_the_user_has_set_one() {
+        for (follows, expected) in [(true, TlsLevel::Prefer), (false, TlsLevel::Require)] {
+            let tls = certificates();
+            let link = LinkTls::new(Some(tls.clone()), follows);
+            // 0: an older master.
+            [2, 0, 9].into_iter().for_each(|number| link.follow(number));
+            assert_eq!(tls.level(), expected);
+            assert_eq!(link.report().level, expected.number());
+        }
+    }
+
+    #[test]
+    fn the_leader_hears_of_the_certificate_and_of_those_who_showed_none() {
+        let tls = certificates();
+        tls.tolerate(Some([10, 0, 0, 7].into()));
+        let report = LinkTls::new(Some(tls), true).report();
+        assert!(report.has_certificate);
+        assert_eq!(report.tolerated, ["10.0.0.7"]);
+        assert_eq!(LinkTls::new(None, true).report(), v1::TlsReport::default());
+    }
+}

@@ -14,15 +14,18 @@ use crate::cmd::ls::LsArgs;
 use crate::cmd::members::MembersCommand;
 use crate::cmd::monitoring::MonitoringArgs;
 use crate::cmd::playground::PlaygroundArgs;
+use crate::cmd::principals::PrincipalsCommand;
 use crate::cmd::put::PutArgs;
 use crate::cmd::rm::RmArgs;
 use crate::cmd::run::RunArgs;
+use crate::cmd::security::SecurityCommand;
 use crate::cmd::stat::StatArgs;
 use crate::cmd::tenants::TenantsCommand;
 use crate::cmd::upgrade::UpgradeCommand;
+use crate::cmd::whoami::WhoamiArgs;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost, unusable certificate); \
+Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost, unusable certificate, not allowed); \
 2 wrong usage, another error of the pool, pool unreachable or down, output lost; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
 store that holds it can be read now); 130 interrupted.
 With --json a command that fails prints {\"error\": ..., \"code\": ..., \"outcome\": ...}: the text, the pool's code \
@@ -71,9 +74,17 @@ pub(crate) enum Command {
     /// Show and change the settings that all masters share
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// List tenants, and set their quotas
+    /// List tenants, and set their quotas and limits
     #[command(subcommand)]
     Tenants(TenantsCommand),
+    /// List the users that the cluster knows, give them tokens, and shut them out
+    #[command(subcommand)]
+    Principals(PrincipalsCommand),
+    /// Show who you are to the masters, and which calls you may make
+    Whoami(WhoamiArgs),
+    /// Show and set how far the cluster insists on TLS
+    #[command(subcommand)]
+    Security(SecurityCommand),
     /// Show and raise the cluster version after all masters run a newer build
     #[command(subcommand)]
     Upgrade(UpgradeCommand),

@@ -35,9 +35,7 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
     let global = &cli.global;
-    if let Some(dir) = &global.tls_dir {
-        mc_console::connect::use_tls_dir(dir);
-    }
+    mc_console::connect::use_credentials(global);
     let work = async {
         match &cli.command {
             Command::Playground(args) => cmd::playground::playground(args, output).await,
@@ -51,6 +49,9 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Segments => cmd::segments::segments(global, output).await,
             Command::Members(command) => cmd::members::members(global, command, output).await,
             Command::Tenants(command) => cmd::tenants::tenants(global, command, output).await,
+            Command::Principals(command) => cmd::principals::principals(global, command, output).await,
+            Command::Whoami(args) => cmd::whoami::whoami(global, args, output).await,
+            Command::Security(command) => cmd::security::security(global, command, output).await,
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Check(command) => cmd::check::check(global, command, output).await,

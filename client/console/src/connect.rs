@@ -14,6 +14,16 @@ use crate::output;
 
 /// Folder with the certificates of this program's connections.
 static TLS_DIR: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// File with the token of this program's connections.
+static TOKEN_FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Uses the certificates and the token that the command line names for this program's connections from now on.
+pub fn use_credentials(global: &Global) {
+    if let Some(dir) = &global.tls_dir {
+        use_tls_dir(dir);
+    }
+    TOKEN_FILE.lock().clone_from(&global.token_file);
+}
 
 /// Sets the folder with the certificates of this program's connections to masters and stores from now on. Without one the
 /// library looks for them.
@@ -21,13 +31,16 @@ pub fn use_tls_dir(dir: impl Into<PathBuf>) {
     *TLS_DIR.lock() = Some(dir.into());
 }
 
-/// Returns settings of a client with this program's certificates.
+/// Returns settings of a client with this program's certificates and token.
 pub fn client_builder(masters: &str) -> Builder {
-    let builder = Client::builder().masters(masters);
-    match TLS_DIR.lock().clone() {
-        Some(dir) => builder.tls_dir(dir),
-        None => builder,
+    let mut builder = Client::builder().masters(masters);
+    if let Some(dir) = TLS_DIR.lock().clone() {
+        builder = builder.tls_dir(dir);
     }
+    if let Some(file) = TOKEN_FILE.lock().clone() {
+        builder = builder.token_file(file);
+    }
+    builder
 }
 
 /// Connects a client of the command line's masters and tenant, and waits for a leader.

@@ -31,6 +31,10 @@ pub struct Global {
     /// (`none`: plain connections) [env: MC_TLS_DIR] [default: mc-data/tls if it has a ca.crt]
     #[arg(long, global = true, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
+    /// File with the token of the user, which is shown to masters in place of a certificate; ca.crt is needed as well
+    /// [env: MC_TOKEN_FILE] [default: token in the folder of --tls-dir if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub timeout: Span,
@@ -57,7 +61,12 @@ impl Global {
 
     /// Returns the tenant: the flag, else `MC_TENANT`, else the default one.
     pub fn tenant(&self) -> String {
-        self.tenant.clone().or_else(|| std::env::var("MC_TENANT").ok()).unwrap_or_default()
+        self.named_tenant().unwrap_or_default()
+    }
+
+    /// Returns the tenant of the flag, else of `MC_TENANT`, if one is named.
+    pub fn named_tenant(&self) -> Option<String> {
+        self.tenant.clone().or_else(|| std::env::var("MC_TENANT").ok())
     }
 
     /// The value of `--masters`.

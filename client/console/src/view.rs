@@ -1,8 +1,9 @@
 //! Summary of the pool, combined from the answers of all masters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus, TransportStatus};
+use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus, TlsLevel, TransportStatus};
 use serde::Serialize;
 
 /// A master's address with its status, or with the reason why it did not answer.
@@ -27,6 +28,8 @@ pub struct View {
     pub health: Health,
     /// Reasons why the pool is not healthy, in words.
     pub problems: Vec<String>,
+    /// Reason to worry about who can read along or call, in words; it is no reason why the pool would not be healthy.
+    pub warning: Option<String>,
     /// The cluster's id; `None` until it has formed.
     pub cluster_id: Option<String>,
     /// Client address of the leader.
@@ -162,7 +165,12 @@ impl View {
                 (report.address.as_str(), report.status.as_ref().map_err(|error| error.why.as_str()))
             })
             .collect();
-        Self::put_together(&answers, status.authority, status.leader.as_ref().map(|l| l.address.as_str()))
+        let leader = status.leader.as_ref().map(|leader| leader.address.as_str());
+        let addresses = status.masters.iter().map(|report| report.address.as_str());
+        Self {
+            warning: unprotected(addresses, status.has_tls, status.tls_level),
+            ..Self::put_together(&answers, status.authority, leader)
+        }
     }
 
     /// Combines the answers, and the reasons for missing ones. `authority` is the index of the answer to believe.
@@ -232,6 +240,7 @@ impl View {
                 (true, _) => Health::Degraded,
             },
             problems,
+            warning: None,
             cluster_id: authority.and_then(|r| r.cluster).map(|id| id.to_string()),
             leader: leader.map(str::to_owned),
             keys: authority.map(|r| r.keys),
@@ -239,6 +248,31 @@ impl View {
             stores,
         }
     }
+}
+
+/// Returns a warning if connections to masters at these addresses can be read along, or if the cluster lets in callers without a
+/// certificate.
+fn unprotected<'a>(
+    mut masters: impl Iterator<Item = &'a str>,
+    has_tls: bool,
+    level: Option<TlsLevel>,
+) -> Option<String> {
+    match level {
+        _ if !has_tls => masters.any(|address| !is_loopback(address)).then(|| {
+            "connections are not encrypted, and callers are not checked: make certificates with `mcctl cert`".to_owned()
+        }),
+        Some(level) if level < TlsLevel::Require => Some(format!(
+            "callers without a certificate are let in (TLS: {level}): `mcctl security status` lists those that `require` would cut off"
+        )),
+        _ => None,
+    }
+}
+
+/// Returns whether an address with a port is on this machine.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Returns a problem if masters run with different timings: masters refuse messages of another election timeout.
@@ -556,6 +590,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_that_others_can_read_or_call_is_said_to_be_one() {
+        let (here, beyond) = (["127.0.0.1:1", "localhost:2", "[::1]:3"], ["127.0.0.1:1", "10.0.0.7:1"]);
+        let warning = |masters: &[&'static str], has_tls, level| {
+            unprotected(masters.iter().copied(), has_tls, level).unwrap_or_default()
+        };
+        assert_eq!(warning(&here, false, None), "");
+        assert!(warning(&beyond, false, Some(TlsLevel::Allow)).starts_with("connections are not encrypted"));
+        for (level, text) in [(TlsLevel::Allow, "TLS: allow"), (TlsLevel::Prefer, "TLS: prefer")] {
+            assert!(warning(&here, true, Some(level)).contains(text));
+        }
+        assert_eq!(warning(&beyond, true, Some(TlsLevel::Require)), "");
+        assert_eq!(warning(&beyond, true, None), "", "masters of an older build");
+    }
+
+    #[test]
     fn two_names_of_one_master_are_one_master() {
         let mut alias = answer(2, "leader");
         alias.0 = "localhost:50051".into();
@@ -566,7 +615,7 @@ mod tests {
     fn the_json_has_the_documented_keys() {
         let view = view_of(&[answer(2, "leader"), silence(3)]);
         let json = serde_json::to_value(&view).unwrap();
-        for key in ["leader", "keys", "masters", "stores", "health", "problems", "cluster_id"] {
+        for key in ["leader", "keys", "masters", "stores", "health", "problems", "warning", "cluster_id"] {
             assert!(json.get(key).is_some(), "{key}");
         }
         let keys = |at: &str| json[at][0].as_object().unwrap().keys().cloned().collect::<Vec<_>>();

@@ -34,6 +34,9 @@ fn screen(view: &View, output: Output) -> String {
     for problem in &view.problems {
         let _ = writeln!(text, "  {}", output.paint(Tone::Warning, &printable(problem)));
     }
+    if let Some(warning) = &view.warning {
+        let _ = writeln!(text, "  {}", output.paint(Tone::Warning, warning));
+    }
 
     let row = |master: &MasterView| {
         let tone = if master.pid.is_some() { Tone::Good } else { Tone::Bad };

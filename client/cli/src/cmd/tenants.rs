@@ -1,4 +1,4 @@
-//! `mcctl tenants list|set|rm`: shows tenants, and sets their quotas.
+//! `mcctl tenants list|set|rm`: shows tenants, and sets their quotas and limits.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ use serde::Serialize;
 pub(crate) enum TenantsCommand {
     /// List the tenants that have a quota of their own or something in the pool
     List,
-    /// Give a tenant a quota of its own, or change it; at the quota, its own objects are evicted first
+    /// Give a tenant a quota of its own and a limit on its calls, or change them; at the quota, its own objects are evicted first
     Set(TenantQuotaArgs),
-    /// Take a tenant's own quota away; it must have no objects
+    /// Take a tenant's own quota and limit away; it must have no objects
     Rm {
         /// Name of the tenant; empty: the default tenant
         name: String,
@@ -39,6 +39,9 @@ pub(crate) struct TenantLimits {
     /// Most objects, puts in flight included; 0: no limit [default: as it is]
     #[arg(long, value_name = "N")]
     pub(crate) objects: Option<u64>,
+    /// Most calls of its users in a second; 0: no limit [default: as it is]
+    #[arg(long, value_name = "N")]
+    pub(crate) calls: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -60,6 +63,8 @@ struct Listed {
     puts_in_flight: u64,
     bytes_in_flight: u64,
     hard_pinned_bytes: u64,
+    /// 0: no limit.
+    calls_per_s: u32,
 }
 
 #[derive(Serialize)]
@@ -79,8 +84,15 @@ pub(crate) async fn tenants(global: &Global, command: &TenantsCommand, output: O
         }
         TenantsCommand::Set(args) => {
             let (name, quota) = (&args.name, wanted(&admin, &args.name, &args.limits).await?);
-            admin.set_tenant(name, quota).await?;
-            let text = format!("{}, {}", limit(quota.bytes.0, size), limit(quota.objects, objects_text));
+            let mut text = format!("{}, {}", limit(quota.bytes.0, size), limit(quota.objects, objects_text));
+            match args.limits.calls {
+                Some(calls) => {
+                    admin.set_tenant_limits(name, quota, calls).await?;
+                    let calls = limit(calls.into(), |calls| format!("{calls} calls a second"));
+                    text = format!("{text}, {calls}");
+                }
+                None => admin.set_tenant(name, quota).await?,
+            }
             output.result(&Changed { tenant: name, result: "set" }, || format!("{}: {text}", shown(name)));
         }
         TenantsCommand::Rm { name } => {
@@ -138,6 +150,7 @@ fn listed(tenant: Tenant) -> Listed {
         puts_in_flight: tenant.puts_in_flight,
         bytes_in_flight: tenant.bytes_in_flight.0,
         hard_pinned_bytes: tenant.hard_pinned_bytes.0,
+        calls_per_s: tenant.calls_per_s,
     }
 }
 
@@ -162,7 +175,8 @@ fn table(document: &Document) -> String {
     if document.tenants.is_empty() {
         return "no tenant has a quota or an object".to_owned();
     }
-    let heading = ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA"];
+    let heading =
+        ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA", "CALLS/S"];
     let rows = document.tenants.iter().map(|it| {
         [
             shown(&it.name).into_owned(),
@@ -174,6 +188,7 @@ fn table(document: &Document) -> String {
             human_bytes(it.bytes_in_flight),
             human_bytes(it.hard_pinned_bytes),
             if it.registered { "its own" } else { "default" }.to_owned(),
+            limit(it.calls_per_s.into(), |calls| calls.to_string()),
         ]
     });
     columns(heading, rows)
@@ -193,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_given_stays() {
-        let limits = |bytes: Option<u64>, objects| TenantLimits { bytes: bytes.map(ByteSize), objects };
+        let limits =
+            |bytes: Option<u64>, objects| TenantLimits { bytes: bytes.map(ByteSize), objects, calls: None };
         assert_eq!(of(changed(quota(5, 7), &limits(Some(6), None))), (6, 7));
         assert_eq!(of(changed(quota(5, 7), &limits(None, Some(0)))), (5, 0));
         assert_eq!(of(changed(quota(5, 7), &limits(Some(1), Some(2)))), (1, 2));
@@ -224,11 +240,12 @@ mod tests {
             puts_in_flight: 2,
             bytes_in_flight: 3 << 20,
             hard_pinned_bytes: 0,
+            calls_per_s: 500,
         };
         assert_eq!(
             table(&Document { tenants: vec![listed] }),
-            "TENANT           OBJECTS  OF        BYTES    OF       PUTS  THEIR BYTES  HARD-PINNED  QUOTA\n\
-             team\\n(default)  3        no limit  4.0 KiB  1.0 GiB  2     3.0 MiB      0 B          its own\n"
+            "TENANT           OBJECTS  OF        BYTES    OF       PUTS  THEIR BYTES  HARD-PINNED  QUOTA    CALLS/S\n\
+             team\\n(default)  3        no limit  4.0 KiB  1.0 GiB  2     3.0 MiB      0 B          its own  500\n"
         );
     }
 }

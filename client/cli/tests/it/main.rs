@@ -7,3 +7,4 @@ mod monitoring;
 mod objects;
 mod playground;
 mod reference;
+mod security;

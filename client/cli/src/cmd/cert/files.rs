@@ -61,7 +61,8 @@ pub(super) fn paths(dir: &Path, files: &[(&str, &str)]) -> Vec<PathBuf> {
     files.iter().map(|(name, _)| dir.join(name)).collect()
 }
 
-fn write_new(path: &Path, text: &str) -> Result<()> {
+/// Writes a file that is not there yet, and that this user alone can read.
+pub(crate) fn write_new(path: &Path, text: &str) -> Result<()> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(path).with_context(|| format!("cannot create {}", path.display()))?;

@@ -10,6 +10,8 @@ use anyhow::Result;
 use clap::Subcommand;
 use mc_console::{Ended, Output};
 
+pub(crate) use files::write_new;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
     /// Make the authority (CA) of a new cluster: ca.crt, which every process trusts, and ca.key, which signs certificates

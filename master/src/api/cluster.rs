@@ -37,7 +37,7 @@ pub(super) fn hello(services: &Services) -> v1::HelloReply {
 }
 
 /// Level of TLS in the cluster, for callers; 0 while it is not known.
-fn tls_level(services: &Services) -> u32 {
+pub(super) fn tls_level(services: &Services) -> u32 {
     services.raft.index().security().borrow().as_ref().map_or(0, |security| security.level().number())
 }
 

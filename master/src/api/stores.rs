@@ -12,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::caller::{Addressee, note_if_outdated};
+use super::cluster::tls_level;
 use super::convert::bytes;
 use crate::access::StoreCaller;
 use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse};
@@ -115,7 +116,7 @@ async fn answer(
         mounted: answer.mounted,
         dead: answer.dead,
         spread_ms: u32::try_from(answer.spread.as_millis()).unwrap_or(u32::MAX),
-        tls_level: answer.security.level().number(),
+        tls_level: tls_level(services),
         shut_out,
     })
 }

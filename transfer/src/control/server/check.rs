@@ -5,7 +5,6 @@ use mc_types::{
     Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId, TlsLevel,
 };
 
-use super::proofs::GrantsTaken;
 use crate::DataEncryption;
 use crate::authority::{Authority, Times};
 use crate::control::wire::{self, Hello, Op, Status};
@@ -16,6 +15,14 @@ use crate::fence::Fenced;
 pub(crate) struct MemoryId {
     pub(crate) store: StoreId,
     pub(crate) epoch: SegmentEpoch,
+}
+
+/// Grants that count on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantsTaken {
+    All,
+    /// Those that need proofs: the peer has shown no identity.
+    WithProofs,
 }
 
 /// Reason for a refusal, in words for the peer's log.

@@ -15,13 +15,13 @@ mod socket;
 
 use std::time::Duration;
 
-pub(crate) use self::check::{MemoryId, Refusal};
+pub(crate) use self::check::{GrantsTaken, MemoryId, Refusal};
 pub use self::counters::{Counters, RequestSeconds};
 pub(crate) use self::exchange::{Exchange, FetchedWrite};
 pub use self::memory::Memory;
 pub(crate) use self::memory::OwnServer;
 pub(crate) use self::own_calls::OwnCalls;
-pub(crate) use self::proofs::{GrantsTaken, Proofs};
+pub(crate) use self::proofs::Proofs;
 pub use self::served::Timeouts;
 pub(crate) use self::served::{AdmittedWrite, Lent, ServedMemory};
 pub(crate) use self::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};

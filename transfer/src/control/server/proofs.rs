@@ -1,15 +1,7 @@
 use mc_types::{Grant, Nonce, Proof, ProofKey};
 
-use super::check::Refusal;
+use super::check::{GrantsTaken, Refusal};
 use crate::control::wire::{REQUEST_LEN, Request};
-
-/// Grants that count on a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GrantsTaken {
-    All,
-    /// Those that need proofs: the peer has shown no identity.
-    WithProofs,
-}
 
 /// The proofs on one connection: each says that the sender of a request holds the key of its grant.
 ///

@@ -106,7 +106,7 @@ async fn answer(
         TransportUse { name, offered, how, read_bytes, written_bytes }
     };
     let transports = beat.transports.into_iter().map(transport).collect();
-    let answer = session.beat(store, epoch, transports, beat.tls).await?;
+    let answer = session.beat(store, epoch, transports, beat.tls.map(Into::into)).await?;
     let shut_out = answer.is_security_news.then(|| shut_out(&answer.security));
     Ok(v1::StoreHeartbeatReply {
         sequence: beat.sequence,

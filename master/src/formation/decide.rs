@@ -4,10 +4,9 @@ use std::ops::RangeInclusive;
 
 use mc_log::MasterNode;
 use mc_proto::common_version;
-use mc_proto::v1::TlsReport;
 use mc_types::{ClusterId, HostPort, NodeId};
 
-use super::{Advertise, FormationError};
+use super::{Advertise, FormationError, TlsReport};
 use crate::config::{Entries, list};
 use crate::data_dir::Belonging;
 

@@ -123,7 +123,7 @@ pub(super) fn answer(reply: MeetReply) -> Option<PeerState> {
         versions: reply.version_min..=reply.version_max,
         software: reply.software,
         cluster_version_max: reply.cluster_version_max,
-        tls: reply.tls,
+        tls: reply.tls.map(Into::into),
     })
 }
 

@@ -69,4 +69,4 @@ pub(crate) use decide::{
 pub use error::FormationError;
 pub(crate) use follow::ClusterView;
 pub(crate) use run::{Formation, FormationConfig, Formed, Plan};
-pub(crate) use service::{FormationService, tls_report};
+pub(crate) use service::{FormationService, TlsReport, tls_report};

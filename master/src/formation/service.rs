@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use mc_index::CLUSTER_VERSION;
 use mc_log::MasterNode;
 use mc_net::Tls;
-use mc_proto::v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest, TlsReport};
+use mc_proto::v1;
+use mc_proto::v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest};
 use mc_proto::{VERSIONS, status_of};
 use mc_types::{ClusterId, Code, HostPort, NodeId};
 use parking_lot::Mutex;
@@ -51,10 +52,25 @@ struct Shown {
     called: Option<ClusterId>,
 }
 
-/// Returns what a process says of its connections.
-pub(crate) fn tls_report(tls: Option<&Tls>) -> TlsReport {
-    let Some(tls) = tls else { return TlsReport::default() };
-    TlsReport {
+/// What a process says of its connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsReport {
+    /// Whether others reach it by TLS.
+    pub(crate) has_certificate: bool,
+    /// Hosts that it has let in without an identity within the last minute.
+    pub(crate) tolerated: Vec<String>,
+}
+
+impl From<v1::TlsReport> for TlsReport {
+    fn from(v1::TlsReport { has_certificate, tolerated, .. }: v1::TlsReport) -> Self {
+        Self { has_certificate, tolerated }
+    }
+}
+
+/// Returns what this process says of its connections.
+pub(crate) fn tls_report(tls: Option<&Tls>) -> v1::TlsReport {
+    let Some(tls) = tls else { return v1::TlsReport::default() };
+    v1::TlsReport {
         has_certificate: tls.id().is_some(),
         level: tls.level().number(),
         tolerated: tls.tolerated_lately().iter().map(ToString::to_string).collect(),

@@ -3,12 +3,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 use mc_index::{Principal, Request, SECURITY_SINCE, Security, SecurityChange};
 use mc_net::Tls;
-use mc_proto::v1::TlsReport;
 use mc_raft::RaftNode;
 use mc_types::{Code, HostPort, Role, SpiffeId, TlsLevel, TokenHash};
 use tokio::sync::Mutex;
 
-use crate::formation::{Formation, tls_report};
+use crate::formation::{Formation, TlsReport, tls_report};
 use crate::leader::term::{Coordinator, Leading, Refusal};
 
 /// Most processes that a refusal names.
@@ -128,7 +127,7 @@ impl SecuritySettings {
     async fn cut_off(&self, leading: &Leading) -> Vec<CutOff> {
         let mut cut_off = Vec::new();
         let us = self.raft.node_id();
-        add(&mut cut_off, format!("master {us}"), Some(&tls_report(self.tls.as_deref())));
+        add(&mut cut_off, format!("master {us}"), Some(&tls_report(self.tls.as_deref()).into()));
         let members = self.raft.members();
         let others = members.iter().filter(|(node, addresses)| **node != us && !addresses.is_reserved());
         let asked = join_all(others.map(|(node, addresses)| async move {
@@ -229,11 +228,7 @@ mod tests {
     use super::*;
 
     fn report(has_certificate: bool, tolerated: &[&str]) -> TlsReport {
-        TlsReport {
-            has_certificate,
-            level: 1,
-            tolerated: tolerated.iter().map(ToString::to_string).collect(),
-        }
+        TlsReport { has_certificate, tolerated: tolerated.iter().map(ToString::to_string).collect() }
     }
 
     #[test]

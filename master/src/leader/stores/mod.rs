@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_index::{MountStore, Request, Security};
-use mc_proto::v1::TlsReport;
 use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
+use crate::formation::TlsReport;
 use crate::leader::term::{Coordinator, Leading, Refusal, StoreState, TransportUse};
 
 /// Serves stores and reports changes of their liveness.

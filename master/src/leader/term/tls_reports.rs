@@ -1,8 +1,9 @@
 use std::collections::{HashMap, HashSet};
 
-use mc_proto::v1::TlsReport;
 use mc_types::StoreId;
 use parking_lot::Mutex;
+
+use crate::formation::TlsReport;
 
 /// Most hosts that a store may name, and bytes of each.
 const HOSTS: usize = 16;

@@ -72,10 +72,10 @@ pub use mc_transfer::{
     WriteBuffer, WriteOp, Written,
 };
 pub use mc_types::{
-    ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseLevelError,
-    ParseSizeError, ParseSpiffeError, ParseTokenError, PinAction, ProofKey, PutId, PutMode, Receipt,
-    Replication, Role, SealedGrant, SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess, TlsLevel,
-    Token, TokenHash, UnknownCode,
+    ByteSize, ClientId, ClusterId, Code, Metric, MetricKind, NodeId, Nonce, ParseAddressError,
+    ParseLevelError, ParseSizeError, ParseSpiffeError, ParseTokenError, PinAction, Proof, ProofKey, PutId,
+    PutMode, Receipt, Replication, Role, SealedGrant, SegmentEpoch, SegmentNumber, SpiffeId, StoreId,
+    TenantAccess, TlsLevel, Token, TokenHash, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use mode::{Health, Mode};

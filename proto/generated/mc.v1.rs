@@ -707,7 +707,7 @@ pub struct StoreHeartbeat {
     #[prost(message, optional, tag = "6")]
     pub tls: ::core::option::Option<TlsReport>,
 }
-/// What a process says of its connections.
+/// A process' report on its use of TLS.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TlsReport {
     /// Whether it has a certificate, so that others reach it by TLS.
@@ -764,15 +764,11 @@ pub struct StoreHeartbeatReply {
     #[prost(message, optional, tag = "9")]
     pub shut_out: ::core::option::Option<ShutOut>,
 }
-/// Who gets nothing from a store any more, whatever it shows.
+/// Callers that a store has to refuse: numbers of tokens and of identities, as grants carry them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShutOut {
-    /// Identities without the trust domain, as `tenant/a/rw/engine`.
-    #[prost(string, repeated, tag = "1")]
-    pub identities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Numbers of tokens.
-    #[prost(uint64, repeated, tag = "2")]
-    pub tokens: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, repeated, tag = "1")]
+    pub callers: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -1070,7 +1066,7 @@ pub struct GetSecurityReply {
     #[prost(message, repeated, tag = "3")]
     pub cut_off: ::prost::alloc::vec::Vec<CutOff>,
 }
-/// What is known of a principal beyond its certificate.
+/// Record of a principal.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Principal {
     /// its identity without the trust domain, as `tenant/a/rw/engine`
@@ -1116,7 +1112,7 @@ pub mod set_security_request {
         Principal(super::SetPrincipal),
     }
 }
-/// Sets what is known of a principal. Fields that are absent stay as they are.
+/// Changes the record of a principal. Fields that are absent stay as they are.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetPrincipal {
     #[prost(string, tag = "1")]
@@ -1962,7 +1958,7 @@ pub mod master_client {
                 .insert(GrpcMethod::new("mc.v1.Master", "FinishUpgrade"));
             self.inner.unary(req, path, codec).await
         }
-        /// Who is let in, and whom the level `require` would cut off.
+        /// Access settings, and whom the level `require` would cut off.
         pub async fn get_security(
             &mut self,
             request: impl tonic::IntoRequest<super::GetSecurityRequest>,
@@ -1984,7 +1980,7 @@ pub mod master_client {
             req.extensions_mut().insert(GrpcMethod::new("mc.v1.Master", "GetSecurity"));
             self.inner.unary(req, path, codec).await
         }
-        /// Changes who is let in. Whom a change shuts out is refused by the leader from the answer on, and by others within a second.
+        /// Changes the access settings. The leader refuses whom it denies from the answer on, and others do within a second.
         pub async fn set_security(
             &mut self,
             request: impl tonic::IntoRequest<super::SetSecurityRequest>,
@@ -2216,7 +2212,7 @@ pub mod master_server {
             tonic::Response<super::FinishUpgradeReply>,
             tonic::Status,
         >;
-        /// Who is let in, and whom the level `require` would cut off.
+        /// Access settings, and whom the level `require` would cut off.
         async fn get_security(
             &self,
             request: tonic::Request<super::GetSecurityRequest>,
@@ -2224,7 +2220,7 @@ pub mod master_server {
             tonic::Response<super::GetSecurityReply>,
             tonic::Status,
         >;
-        /// Changes who is let in. Whom a change shuts out is refused by the leader from the answer on, and by others within a second.
+        /// Changes the access settings. The leader refuses whom it denies from the answer on, and others do within a second.
         async fn set_security(
             &self,
             request: tonic::Request<super::SetSecurityRequest>,

@@ -31,11 +31,11 @@ pub mod v1 {
 /// Protocol versions that this build speaks, lowest and highest.
 ///
 /// From version 2 on, stores give receipts for what was written, and clients pass them on when they end a put. From version
-/// [`PROVING_SINCE`] on, clients read all formats of grants, and prove that they hold those that need it.
+/// [`GRANT_PROOFS_SINCE`] on, clients read all formats of grants, and prove that they hold those that need it.
 pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=3;
 
 /// First version of clients that prove that they hold grants.
-pub const PROVING_SINCE: u32 = 3;
+pub const GRANT_PROOFS_SINCE: u32 = 3;
 
 /// Versions of the messages between masters that this build takes. It sends the highest: a master that does not take it cannot
 /// be in one cluster with this build.

@@ -1,5 +1,6 @@
 //! The data server of the present epoch.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use futures::future::BoxFuture;
 use mc_net::Tls;
 use mc_transfer::{
     Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
-    Segment, ShmAccess, ShutOut, Transports, Withdrawn, fence_limit, socket_name,
+    Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -221,9 +222,9 @@ impl Data {
         }
     }
 
-    /// Number of callers that get nothing any more, whatever they show.
-    pub(crate) fn callers_shut_out(&self) -> usize {
-        self.authority.callers_shut_out().len()
+    /// The masters' latest words.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// Most data connections at a time.
@@ -356,7 +357,7 @@ async fn release(segment: Arc<Segment>, withdrawn: Option<Withdrawn>) {
 }
 
 impl Served for Data {
-    fn shut_out(&self, callers: ShutOut) {
+    fn shut_out(&self, callers: BTreeSet<u64>) {
         self.authority.shut_out(callers);
     }
 

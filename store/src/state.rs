@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mc_types::{ByteSize, ClusterId, HostPort, SegmentEpoch, StoreId};
+use mc_net::{CallerRecord, CallerRecords};
+use mc_types::{ByteSize, ClusterId, HostPort, SegmentEpoch, StoreId, TokenHash};
 use tokio::sync::watch;
 
 use crate::data::{Data, Totals};
@@ -108,6 +109,23 @@ impl StoreState {
 #[derive(Clone)]
 pub struct StoreStatus(pub(crate) Arc<StoreState>);
 
+/// Records of the callers that the masters have denied.
+impl CallerRecords for StoreStatus {
+    fn by_path(&self, path: &str) -> Option<CallerRecord> {
+        let is_denied = self.0.serving()?.data.authority().has_shut_out_identity(path);
+        is_denied.then(|| CallerRecord { path: path.to_owned(), token_number: 0, is_over: false, is_denied })
+    }
+
+    /// Tokens are for masters.
+    fn by_token(&self, _: &TokenHash) -> Option<CallerRecord> {
+        None
+    }
+
+    fn by_certificate(&self, _: &str) -> Option<CallerRecord> {
+        None
+    }
+}
+
 impl StoreStatus {
     /// Returns `Ok` if a leader had this store mounted within the last second.
     ///
@@ -143,7 +161,7 @@ impl StoreStatus {
             fence_limit_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().1),
             max_connections: serving.map_or(0, |serving| serving.data.max_connections()),
             transports: serving.map(|serving| serving.data.transports()).unwrap_or_default(),
-            shut_out: serving.map_or(0, |serving| serving.data.callers_shut_out()),
+            shut_out: serving.map_or(0, |serving| serving.data.authority().callers_shut_out()),
         }
     }
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,7 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::shut_out::ShutOut;
-
-/// A store's knowledge from its masters: the cluster that it serves, the time there, and who gets nothing any more.
+/// A store's knowledge from its masters: the cluster that it serves, the time there, and the callers to refuse.
 ///
 /// The heartbeat thread updates it, and the data server checks grants against it.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub struct Authority {
     clock: Clock,
     heard: RwLock<Option<LastAuthorityContact>>,
     learned: Notify,
-    shut_out: ArcSwap<ShutOut>,
+    shut_out: ArcSwap<BTreeSet<u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,26 +58,28 @@ impl Authority {
         self.learned.notify_waiters();
     }
 
-    /// Records who gets nothing any more, in the place of those before.
-    pub fn shut_out(&self, callers: ShutOut) {
+    /// Replaces the callers that the store refuses: numbers of tokens and of identities, as grants carry them.
+    pub fn shut_out(&self, callers: BTreeSet<u64>) {
         self.shut_out.store(Arc::new(callers));
     }
 
-    /// Who gets nothing any more, as the masters said last.
+    /// Number of callers that the store refuses.
     #[must_use]
-    pub fn callers_shut_out(&self) -> Arc<ShutOut> {
-        self.shut_out.load_full()
+    pub fn callers_shut_out(&self) -> usize {
+        self.shut_out.load().len()
     }
 
-    /// Whether the holder of a token gets nothing any more.
-    pub(crate) fn has_shut_out_token(&self, token: u64) -> bool {
-        self.shut_out.load().tokens.contains(&token)
+    /// Whether the store refuses the caller with a number.
+    #[must_use]
+    pub fn has_shut_out(&self, caller: u64) -> bool {
+        self.shut_out.load().contains(&caller)
     }
 
-    /// Whether a caller with an identity gets nothing any more.
-    pub(crate) fn has_shut_out(&self, id: &SpiffeId) -> bool {
+    /// Whether the store refuses an identity of its trust domain.
+    #[must_use]
+    pub fn has_shut_out_identity(&self, path: &str) -> bool {
         let callers = self.shut_out.load();
-        !callers.identities.is_empty() && callers.identities.contains(&id.path())
+        !callers.is_empty() && callers.contains(&SpiffeId::number_of_path(path))
     }
 
     /// Returns a future that completes at the first [`Self::learn`] after this call.

@@ -72,7 +72,7 @@ fn held() -> Grant {
         access: Access::Read,
         expires: ClusterTime(4),
         tenant: String::new(),
-        token: None,
+        holder: None,
         needs_proof: true,
         ranges: Vec::new(),
     }

@@ -22,7 +22,6 @@ mod memory;
 mod path;
 mod report;
 mod server;
-mod shut_out;
 mod staged;
 mod transport;
 
@@ -44,6 +43,5 @@ pub use path::shm::{ParseShmAccessError, ShmAccess, socket_name};
 pub use path::tcp::client::TcpTransport;
 pub use report::{PeerReport, PeerTransport};
 pub use server::{DataServer, DataServerConfig, Withdrawn};
-pub use shut_out::ShutOut;
 pub use staged::StagedTransport;
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp, Written};

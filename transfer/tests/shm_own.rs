@@ -123,7 +123,7 @@ async fn grants_are_checked_as_over_a_connection() {
         access: Access::Write,
         expires: ClusterTime(0).after(LIFETIME),
         tenant: String::new(),
-        token: None,
+        holder: None,
         needs_proof: false,
         ranges: vec![GrantedRange { segment: host.number, offset: 0, len: 20_000, index: 6 }],
     };

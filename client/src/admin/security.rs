@@ -10,15 +10,14 @@ use mc_types::{TlsLevel, Token};
 
 use super::Admin;
 use crate::Error;
-use crate::core::nonsense;
 
 /// Who is let in, as the leader knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Security {
-    /// How far processes of the cluster with certificates insist on TLS.
-    pub tls_level: TlsLevel,
-    /// Principals that the cluster knows more of than their certificates say, by name.
+    /// How far processes of the cluster with certificates insist on TLS; `None`: the cluster has no level yet.
+    pub tls_level: Option<TlsLevel>,
+    /// Principals that were added or denied, by name.
     pub principals: Vec<Principal>,
     /// Processes that [`TlsLevel::Require`] would cut off, as far as the leader can tell.
     pub cut_off: Vec<CutOff>,
@@ -117,8 +116,7 @@ impl Admin {
     /// # Errors
     /// As [`Self::list_members`].
     pub async fn security(&self) -> Result<Security, Error> {
-        let reply = self.ask(&GetSecurityRequest { caller: None }).await?;
-        Security::read(reply).ok_or_else(|| nonsense("get security"))
+        self.ask(&GetSecurityRequest { caller: None }).await.map(Security::read)
     }
 
     /// Sets how far processes of the cluster with certificates insist on TLS: those that were not told otherwise at their start.
@@ -204,13 +202,13 @@ impl Admin {
 
 impl Security {
     /// Reads a reply; `None` when its level is none.
-    fn read(reply: v1::GetSecurityReply) -> Option<Self> {
+    fn read(reply: v1::GetSecurityReply) -> Self {
         let cut_off = |v1::CutOff { who, why }| CutOff { who, why };
-        Some(Self {
-            tls_level: TlsLevel::of_number(reply.tls_level)?,
+        Self {
+            tls_level: TlsLevel::of_number(reply.tls_level),
             principals: reply.principals.into_iter().map(Principal::read).collect(),
             cut_off: reply.cut_off.into_iter().map(cut_off).collect(),
-        })
+        }
     }
 }
 

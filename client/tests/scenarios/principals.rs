@@ -52,7 +52,7 @@ async fn a_change_whose_answer_is_lost_is_made_again() {
     let admin = cluster.client().await.admin();
     cluster.fault(On::SetSecurity, Fault::LoseAnswer);
     admin.set_tls_level(TlsLevel::Prefer, false).await.unwrap();
-    assert_eq!(admin.security().await.unwrap().tls_level, TlsLevel::Prefer);
+    assert_eq!(admin.security().await.unwrap().tls_level, Some(TlsLevel::Prefer));
 
     cluster.fault(On::SetSecurity, Fault::LoseAnswer);
     let refused = admin.add_principal(NAME, PrincipalChange::default()).await.unwrap_err();
@@ -70,10 +70,13 @@ async fn the_level_rises_to_require_over_others_only_by_force() {
     }
     let admin = cluster.client().await.admin();
     let security = admin.security().await.unwrap();
-    assert_eq!((security.cut_off[0].who.as_str(), security.tls_level), ("store kv-0", TlsLevel::Prefer));
+    assert_eq!(
+        (security.cut_off[0].who.as_str(), security.tls_level),
+        ("store kv-0", Some(TlsLevel::Prefer))
+    );
     assert_eq!(admin.set_tls_level(TlsLevel::Require, false).await.unwrap_err().code, Code::InvalidParams);
     admin.set_tls_level(TlsLevel::Require, true).await.unwrap();
-    assert_eq!(admin.security().await.unwrap().tls_level, TlsLevel::Require);
+    assert_eq!(admin.security().await.unwrap().tls_level, Some(TlsLevel::Require));
 }
 
 #[tokio::test]

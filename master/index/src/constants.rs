@@ -45,7 +45,7 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
     let numbers = [
         ("format of commands", command::COMMAND_FORMAT.into()),
         ("format of snapshots", snapshot::PLAIN_FORMAT.into()),
-        ("format of snapshots that say who is let in", snapshot::FORMAT.into()),
+        ("format of snapshots with access settings", snapshot::FORMAT.into()),
         ("entries that a cluster may lose", order::LOST_ENTRIES_MAX),
         ("shards of objects", key::SHARDS.into()),
         ("parts of a shard of objects", objects::PARTS.into()),

@@ -42,9 +42,9 @@ pub use bounds::bound;
 pub use bounds::use_small_bounds;
 pub use command::{
     CLUSTER_VERSION, Change, Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PROOFS_SINCE, Pin,
-    PlacedReplica, Principal, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy,
-    ReadPolicyError, RemoveItem, Request, Response, SECURITY_SINCE, SecurityChange, Settings, Stamp,
-    StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
+    PlacedReplica, PrincipalRecord, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota,
+    ReadPolicy, ReadPolicyError, RemoveItem, Request, Response, SECURITY_SINCE, SecurityChange, Settings,
+    Stamp, StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
 };
 pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};
@@ -53,8 +53,8 @@ pub use query::{
     ObjectAge, ObjectView, PutView, SegmentRange, SegmentView, StoreView, TenantView, Usage,
 };
 pub use security::{
-    KnownPrincipal, PRINCIPAL_CERTIFICATE_MAX, PRINCIPAL_CERTIFICATES_MAX, PRINCIPAL_NAME_MAX,
-    PRINCIPALS_MAX, Security,
+    PRINCIPAL_CERTIFICATE_MAX, PRINCIPAL_CERTIFICATES_MAX, PRINCIPAL_NAME_MAX, PRINCIPALS_MAX, Security,
+    StoredPrincipal,
 };
 pub use snapshot::SnapshotError;
 pub use state::State;

@@ -1,30 +1,30 @@
-//! Who is let in, beyond what certificates say. `apply` decides nothing by it.
+//! Access settings in the replicated state: principals, tokens, the level of TLS, limits on calls. `apply` decides nothing by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_types::{ClusterTime, Code, MAX_GRANT_LIFETIME, MAX_TENANT_LEN, TlsLevel, TokenHash};
 use triomphe::Arc;
 
-use crate::command::{Principal, SecurityChange};
+use crate::command::{PrincipalRecord, SecurityChange};
 
-/// Most principals that are known.
+/// Most principals with a record.
 pub const PRINCIPALS_MAX: usize = 4096;
 /// Longest name of a principal, in bytes: a role, a tenant, a name.
 pub const PRINCIPAL_NAME_MAX: usize = 600;
 /// Most identities of other systems that stand for one principal.
-pub const PRINCIPAL_CERTIFICATES_MAX: usize = 16;
-/// Longest of these, in bytes: as long as a SPIFFE id may be.
-pub const PRINCIPAL_CERTIFICATE_MAX: usize = 2048;
+pub const PRINCIPAL_CERTIFICATES_MAX: usize = 4;
+/// Longest of these, in bytes. A full table has 10 MiB then, and fits into one answer.
+pub const PRINCIPAL_CERTIFICATE_MAX: usize = 512;
 /// Most tenants with a limit on their calls.
 const CALL_LIMITS_MAX: usize = 4096;
 /// Time after which a token that was revoked is forgotten: what was given for it has ended.
 const REVOKED_FOR: u64 = 2 * MAX_GRANT_LIFETIME.as_millis() as u64;
 
-/// Who is let in. A clone is cheap; a change after it copies the table that it changes.
+/// Access settings. A clone is cheap; a change after it copies the table that it changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Security {
     pub(crate) revision: u64,
-    pub(crate) level: TlsLevel,
+    pub(crate) level: Option<TlsLevel>,
     pub(crate) principals: Arc<Principals>,
     pub(crate) calls: Arc<BTreeMap<String, u32>>,
 }
@@ -32,7 +32,7 @@ pub struct Security {
 /// Principals by their names and tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Principals {
-    pub(crate) by_name: BTreeMap<String, KnownPrincipal>,
+    pub(crate) by_name: BTreeMap<String, StoredPrincipal>,
     /// Names by tokens and by identities of other systems: derived from `by_name`, as are the patterns of such identities, each
     /// with its name.
     by_token: BTreeMap<TokenHash, String>,
@@ -42,11 +42,11 @@ pub(crate) struct Principals {
     pub(crate) revoked: BTreeMap<u64, ClusterTime>,
 }
 
-/// A principal, and the number of its token.
+/// Record of a principal, and the number of its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownPrincipal {
-    /// What is known of it.
-    pub principal: Principal,
+pub struct StoredPrincipal {
+    /// The record.
+    pub record: PrincipalRecord,
     /// Number of its token: the index of the entry that brought it. No other token has the same.
     pub token_number: u64,
 }
@@ -58,35 +58,39 @@ impl Security {
         self.revision
     }
 
-    /// How far processes with certificates insist on TLS.
+    /// How far processes with certificates insist on TLS; `None` until an entry has said so.
     #[must_use]
-    pub fn level(&self) -> TlsLevel {
+    pub fn level(&self) -> Option<TlsLevel> {
         self.level
     }
 
     /// Lists the principals by their names.
-    pub fn principals(&self) -> impl Iterator<Item = (&str, &KnownPrincipal)> {
+    pub fn principals(&self) -> impl Iterator<Item = (&str, &StoredPrincipal)> {
         self.principals.by_name.iter().map(|(name, known)| (name.as_str(), known))
     }
 
-    /// Returns what is known of a principal.
+    /// Returns the record of a principal.
     #[must_use]
-    pub fn principal(&self, name: &str) -> Option<&KnownPrincipal> {
+    pub fn principal(&self, name: &str) -> Option<&StoredPrincipal> {
         self.principals.by_name.get(name)
     }
 
     /// Returns the principal with a token.
     #[must_use]
-    pub fn with_token(&self, token: &TokenHash) -> Option<(&str, &KnownPrincipal)> {
+    pub fn with_token(&self, token: &TokenHash) -> Option<(&str, &StoredPrincipal)> {
         let name = self.principals.by_token.get(token)?;
         Some((name, &self.principals.by_name[name]))
     }
 
     /// Returns the principal for which an identity of another system stands.
     #[must_use]
-    pub fn with_certificate(&self, uri: &str) -> Option<(&str, &KnownPrincipal)> {
+    pub fn with_certificate(&self, uri: &str) -> Option<(&str, &StoredPrincipal)> {
         let Principals { by_name, by_certificate, patterns, .. } = &*self.principals;
-        let by_pattern = || patterns.iter().find(|(pattern, _)| covers(pattern, uri)).map(|(_, name)| name);
+        // Of several patterns the one that says the most.
+        let by_pattern = || {
+            let covering = patterns.iter().filter(|(pattern, _)| covers(pattern, uri));
+            covering.max_by_key(|(pattern, _)| pattern.find('*')).map(|(_, name)| name)
+        };
         let name = by_certificate.get(uri).or_else(by_pattern)?;
         Some((name, &by_name[name]))
     }
@@ -107,7 +111,7 @@ impl Security {
     pub(crate) fn change(&mut self, index: u64, now: ClusterTime, change: &SecurityChange) -> Code {
         let code = match change {
             SecurityChange::Level(level) => {
-                self.level = *level;
+                self.level = Some(*level);
                 Code::Ok
             }
             SecurityChange::Principal { name, principal } => {
@@ -125,10 +129,10 @@ impl Security {
 }
 
 impl Principals {
-    fn set(&mut self, index: u64, now: ClusterTime, name: &str, principal: Option<&Principal>) -> Code {
+    fn set(&mut self, index: u64, now: ClusterTime, name: &str, record: Option<&PrincipalRecord>) -> Code {
         self.revoked.retain(|_, until| *until > now);
         let before = self.by_name.get(name);
-        let Some(principal) = principal else {
+        let Some(record) = record else {
             if before.is_none() {
                 return Code::ObjectNotFound;
             }
@@ -138,43 +142,47 @@ impl Principals {
         if before.is_none() && self.by_name.len() >= PRINCIPALS_MAX {
             return Code::NoAvailableHandle;
         }
-        if !is_storable(name, principal) || self.is_taken(name, principal) {
+        if !is_storable(name, record) || self.is_taken(name, record) {
             return Code::InvalidParams;
         }
-        let kept = before.filter(|before| before.principal.token == principal.token);
+        let kept = before.filter(|before| before.record.token == record.token);
         let token_number = kept.map_or(index, |kept| kept.token_number);
         self.forget(name, Some(token_number), now);
-        self.enter(name.to_owned(), KnownPrincipal { principal: principal.clone(), token_number });
+        self.enter(name.to_owned(), StoredPrincipal { record: record.clone(), token_number });
         Code::Ok
     }
 
     /// Whether another principal has its token, or an identity that stands for it.
-    fn is_taken(&self, name: &str, principal: &Principal) -> bool {
+    fn is_taken(&self, name: &str, record: &PrincipalRecord) -> bool {
         let is_anothers = |holder: Option<&String>| holder.is_some_and(|holder| holder != name);
-        principal.token.is_some_and(|token| is_anothers(self.by_token.get(&token)))
-            || principal.certificates.iter().any(|uri| is_anothers(self.by_certificate.get(uri)))
+        record.token.is_some_and(|token| is_anothers(self.by_token.get(&token)))
+            || record.certificates.iter().any(|uri| is_anothers(self.by_certificate.get(uri)))
+            || self
+                .patterns
+                .iter()
+                .any(|(pattern, holder)| holder != name && record.certificates.contains(pattern))
     }
 
     /// Takes a principal out of the tables. Its token is revoked, unless it goes on with the number `kept`.
     fn forget(&mut self, name: &str, kept: Option<u64>, now: ClusterTime) {
         let Some(before) = self.by_name.remove(name) else { return };
-        if let Some(token) = &before.principal.token {
+        if let Some(token) = &before.record.token {
             self.by_token.remove(token);
             if kept != Some(before.token_number) {
                 self.revoked.insert(before.token_number, ClusterTime(now.0.saturating_add(REVOKED_FOR)));
             }
         }
-        for uri in before.principal.certificates {
+        for uri in before.record.certificates {
             self.by_certificate.remove(&uri);
             self.patterns.remove(&(uri, name.to_owned()));
         }
     }
 
-    fn enter(&mut self, name: String, known: KnownPrincipal) {
-        if let Some(token) = known.principal.token {
+    fn enter(&mut self, name: String, known: StoredPrincipal) {
+        if let Some(token) = known.record.token {
             self.by_token.insert(token, name.clone());
         }
-        for uri in &known.principal.certificates {
+        for uri in &known.record.certificates {
             if uri.contains('*') {
                 self.patterns.insert((uri.clone(), name.clone()));
             } else {
@@ -185,10 +193,10 @@ impl Principals {
     }
 
     /// Adds a principal of a snapshot; returns whether the table can hold it.
-    pub(crate) fn restore(&mut self, name: String, known: KnownPrincipal) -> bool {
+    pub(crate) fn restore(&mut self, name: String, known: StoredPrincipal) -> bool {
         let fits = self.by_name.len() < PRINCIPALS_MAX
-            && is_storable(&name, &known.principal)
-            && !self.is_taken(&name, &known.principal);
+            && is_storable(&name, &known.record)
+            && !self.is_taken(&name, &known.record);
         if fits {
             self.enter(name, known);
         }
@@ -211,10 +219,10 @@ fn covers(pattern: &str, uri: &str) -> bool {
 }
 
 /// Whether a principal fits into the table.
-fn is_storable(name: &str, principal: &Principal) -> bool {
+fn is_storable(name: &str, record: &PrincipalRecord) -> bool {
     (1..=PRINCIPAL_NAME_MAX).contains(&name.len())
-        && principal.certificates.len() <= PRINCIPAL_CERTIFICATES_MAX
-        && principal.certificates.iter().all(|uri| uri.len() <= PRINCIPAL_CERTIFICATE_MAX)
+        && record.certificates.len() <= PRINCIPAL_CERTIFICATES_MAX
+        && record.certificates.iter().all(|uri| uri.len() <= PRINCIPAL_CERTIFICATE_MAX)
 }
 
 pub(crate) fn set_calls(calls: &mut BTreeMap<String, u32>, tenant: &str, per_second: Option<u32>) -> Code {
@@ -235,11 +243,11 @@ pub(crate) fn set_calls(calls: &mut BTreeMap<String, u32>, tenant: &str, per_sec
 mod tests {
     use super::*;
 
-    fn with_token(token: u8) -> Principal {
-        Principal { token: Some(TokenHash([token; 32])), ..Principal::default() }
+    fn with_token(token: u8) -> PrincipalRecord {
+        PrincipalRecord { token: Some(TokenHash([token; 32])), ..PrincipalRecord::default() }
     }
 
-    fn set(security: &mut Security, index: u64, name: &str, principal: Option<Principal>) -> Code {
+    fn set(security: &mut Security, index: u64, name: &str, principal: Option<PrincipalRecord>) -> Code {
         let change = SecurityChange::Principal { name: name.to_owned(), principal };
         security.change(index, ClusterTime(index * 1_000), &change)
     }
@@ -258,7 +266,7 @@ mod tests {
             Code::InvalidParams,
             "it is another's"
         );
-        let denied = Principal { denied: true, ..with_token(1) };
+        let denied = PrincipalRecord { denied: true, ..with_token(1) };
         assert_eq!(set(&mut security, 3, "admin/a", Some(denied)), Code::Ok);
         assert_eq!(holder(&security, 1), Some(("admin/a".to_owned(), 1)), "the token has kept its number");
 
@@ -283,7 +291,7 @@ mod tests {
         let mut security = Security::default();
         let with = |uris: &[&str]| {
             let certificates = uris.iter().map(ToString::to_string).collect();
-            Some(Principal { certificates, ..Principal::default() })
+            Some(PrincipalRecord { certificates, ..PrincipalRecord::default() })
         };
         let holder =
             |security: &Security, uri| security.with_certificate(uri).map(|(name, _)| name.to_owned());
@@ -292,6 +300,12 @@ mod tests {
         assert_eq!(holder(&security, "spiffe://o/a").as_deref(), Some("admin/a"));
         assert_eq!(holder(&security, "spiffe://o/ns/x/a").as_deref(), Some("admin/a"));
         assert_eq!(holder(&security, "spiffe://o/ns/*/b"), None);
+        assert_eq!(set(&mut security, 2, "admin/b", with(&["spiffe://o/ns/*/a"])), Code::InvalidParams);
+        assert_eq!(set(&mut security, 2, "admin/0", with(&["spiffe://o/ns/*/*"])), Code::Ok);
+        assert_eq!(set(&mut security, 2, "admin/b", with(&["spiffe://o/ns/x*/*"])), Code::Ok);
+        assert_eq!(holder(&security, "spiffe://o/ns/x/a").as_deref(), Some("admin/b"), "it says the most");
+        assert_eq!(set(&mut security, 2, "admin/b", None), Code::Ok);
+        assert_eq!(set(&mut security, 2, "admin/0", None), Code::Ok);
         assert_eq!(set(&mut security, 3, "admin/a", with(&["spiffe://o/c"])), Code::Ok);
         for gone in ["spiffe://o/a", "spiffe://o/ns/x/a"] {
             assert_eq!(holder(&security, gone), None, "{gone}");
@@ -323,17 +337,20 @@ mod tests {
     fn the_tables_are_bounded() {
         let mut security = Security::default();
         for n in 0..PRINCIPALS_MAX {
-            assert_eq!(set(&mut security, 1, &format!("admin/{n}"), Some(Principal::default())), Code::Ok);
+            assert_eq!(
+                set(&mut security, 1, &format!("admin/{n}"), Some(PrincipalRecord::default())),
+                Code::Ok
+            );
         }
-        let more = Some(Principal::default());
+        let more = Some(PrincipalRecord::default());
         assert_eq!(set(&mut security, 1, "admin/more", more.clone()), Code::NoAvailableHandle);
         assert_eq!(set(&mut security, 1, "admin/0", more), Code::Ok);
         let long = "x".repeat(PRINCIPAL_CERTIFICATE_MAX + 1);
-        let pattern = Principal { certificates: vec![long.clone()], ..Principal::default() };
+        let pattern = PrincipalRecord { certificates: vec![long.clone()], ..PrincipalRecord::default() };
         assert_eq!(set(&mut security, 1, "admin/0", Some(pattern)), Code::InvalidParams);
-        let many = Principal {
+        let many = PrincipalRecord {
             certificates: vec![String::new(); PRINCIPAL_CERTIFICATES_MAX + 1],
-            ..Principal::default()
+            ..PrincipalRecord::default()
         };
         assert_eq!(set(&mut security, 1, "admin/0", Some(many)), Code::InvalidParams);
 

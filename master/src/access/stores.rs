@@ -28,10 +28,14 @@ impl StoreCaller {
         self.principal.may_speak_for(name).map_err(|denied| self.deny(denied))
     }
 
-    /// Checks that it may act on the store with this id, which has a name if it is mounted, and was not shut out since it was
-    /// admitted. A master that does not lead may not know what is mounted, and refuses.
+    /// Checks that it was not denied since it was admitted. For the messages of a stream.
+    pub(crate) fn is_still_admitted(&self) -> Result<(), Refusal> {
+        self.guard.still_admits(self.from, &self.principal, "Heartbeat").map_err(Refusal::Denied)
+    }
+
+    /// Checks that it may act on the store with this id, which has a name if it is mounted. A master that does not lead may not know
+    /// what is mounted, and refuses.
     pub(crate) async fn may_act_on(&self, services: &Services, store: &[u8]) -> Result<(), Refusal> {
-        self.guard.still_admits(self.from, &self.principal, "Heartbeat").map_err(Refusal::Denied)?;
         let Some(id) = self.principal.id() else { return Ok(()) };
         // A malformed id is that of no store, and the call itself refuses it.
         let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(()) };

@@ -4,18 +4,20 @@ use mc_types::{DEFAULT_TENANT, Role};
 
 /// A request of the client port, by its field for the tenant.
 pub(crate) trait TenantField {
+    /// Whether the request counts as a call of the tenant's users, which may be limited.
+    const IS_LIMITED: bool;
+
     /// The field; `None` for a request without a tenant.
     fn tenant_mut(&mut self) -> Option<&mut String>;
 }
 
 macro_rules! tenant_fields {
-    (with: $($with:ident)*; without: $($without:ident)*;) => {
-        $(impl TenantField for v1::$with {
-            fn tenant_mut(&mut self) -> Option<&mut String> {
-                Some(&mut self.tenant)
-            }
-        })*
+    (limited: $($limited:ident)*; unlimited: $($unlimited:ident)*; without: $($without:ident)*;) => {
+        $(tenant_fields!(@ $limited, true);)*
+        $(tenant_fields!(@ $unlimited, false);)*
         $(impl TenantField for v1::$without {
+            const IS_LIMITED: bool = false;
+
             fn tenant_mut(&mut self) -> Option<&mut String> {
                 None
             }
@@ -23,15 +25,28 @@ macro_rules! tenant_fields {
 
         /// Requests with the field, and those without.
         #[cfg(test)]
-        const REQUESTS: [&[&str]; 2] = [&[$(stringify!($with),)*], &[$(stringify!($without),)*]];
+        const REQUESTS: [&[&str]; 2] =
+            [&[$(stringify!($limited),)* $(stringify!($unlimited),)*], &[$(stringify!($without),)*]];
+    };
+    (@ $with:ident, $limited:literal) => {
+        impl TenantField for v1::$with {
+            const IS_LIMITED: bool = $limited;
+
+            fn tenant_mut(&mut self) -> Option<&mut String> {
+                Some(&mut self.tenant)
+            }
+        }
     };
 }
 
+// A tenant that uses up its limit must not keep others from raising it.
 tenant_fields! {
-    with:
+    limited:
         BatchExistRequest BatchGetRequest BatchDescribeRequest ReportMismatchRequest ListKeysRequest
         BatchPutStartRequest BatchPutEndRequest BatchPutRevokeRequest BatchRemoveRequest RemoveAllRequest
-        BatchDropReplicasRequest SetTenantRequest;
+        BatchDropReplicasRequest;
+    unlimited:
+        SetTenantRequest;
     without:
         WatchRequest ListTenantsRequest MountStoreRequest UnmountStoreRequest ListMembersRequest
         TransferLeaderRequest AddMemberRequest RemoveMemberRequest GetConfigRequest SetConfigRequest

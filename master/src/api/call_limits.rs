@@ -1,4 +1,4 @@
-//! Limits on the calls of tenants, so that none takes the leader from the others.
+//! Limits on the calls of each tenant, so that none starves the others.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::bucket::{Bucket, Rate};
 
-/// Number of tenants from which on those without a limit are forgotten.
+/// Number of buckets at which all are dropped: twice as many as there can be limits, so most are of limits that were removed.
 const REMEMBERED: usize = 8_192;
 
 /// Counts the calls for each tenant that has a limit.

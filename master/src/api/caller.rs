@@ -68,9 +68,9 @@ pub(super) fn host_of(carried: &Extensions) -> Option<IpAddr> {
 pub(super) fn holder_of(carried: &Extensions, caller: Option<&Caller>) -> Holder {
     let is_plain = carried.get::<ConnectInfo>().is_none_or(|info| info.peer == Peer::Plain);
     match caller {
-        Some(caller) if caller.version_max < mc_proto::PROVING_SINCE => Holder::Older,
+        Some(caller) if caller.version_max < mc_proto::GRANT_PROOFS_SINCE => Holder::Older,
         _ if is_plain => Holder::Plain,
-        _ => Holder::Secured { token: carried.get::<Principal>().and_then(Principal::token) },
+        _ => Holder::Secured { number: carried.get::<Principal>().and_then(Principal::number) },
     }
 }
 
@@ -142,10 +142,10 @@ mod tests {
             holder_of(&carried, Some(&Caller { version_max, ..caller(&[], &[]) }))
         };
         let newest = *mc_proto::VERSIONS.end();
-        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured { token: None });
+        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured { number: None });
         assert_eq!(holder(Some(Peer::Plain), newest), Holder::Plain);
         assert_eq!(holder(None, newest), Holder::Plain);
-        assert_eq!(holder(Some(Peer::Anonymous), mc_proto::PROVING_SINCE - 1), Holder::Older);
+        assert_eq!(holder(Some(Peer::Anonymous), mc_proto::GRANT_PROOFS_SINCE - 1), Holder::Older);
         assert_eq!(holder(Some(Peer::Plain), 1), Holder::Older);
     }
 

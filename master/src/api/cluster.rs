@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use mc_index::{CLUSTER_VERSION, SegmentView, State, StoreView};
 use mc_proto::v1;
-use mc_types::StoreId;
+use mc_types::{StoreId, TlsLevel};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -38,7 +38,7 @@ pub(super) fn hello(services: &Services) -> v1::HelloReply {
 
 /// Level of TLS in the cluster, for callers; 0 while it is not known.
 pub(super) fn tls_level(services: &Services) -> u32 {
-    services.raft.index().security().borrow().as_ref().map_or(0, |security| security.level().number())
+    services.raft.index().security().borrow().level().map_or(0, TlsLevel::number)
 }
 
 /// Status of this master; on the leader with the liveness of the stores.

@@ -1,27 +1,27 @@
-//! Who is let in.
+//! Access settings.
 
-use mc_index::{KnownPrincipal, Principal};
+use mc_index::{PrincipalRecord, StoredPrincipal};
 use mc_net::{ConnectInfo, Peer};
 use mc_proto::v1;
 use mc_proto::v1::set_security_request::Change;
-use mc_types::{Role, TlsLevel, TokenHash};
+use mc_types::{Role, SpiffeId, TlsLevel, TokenHash};
 use tonic::{Extensions, Status};
 
 use crate::access::{calls_of, principal_of};
-use crate::leader::{CutOff, PrincipalChange, Refusal, SecuritySettings};
+use crate::leader::{CutOff, PrincipalChange, Refusal, SecuritySettings, Services};
 
 pub(super) async fn get(security: &SecuritySettings) -> Result<v1::GetSecurityReply, Refusal> {
     let (security, cut_off) = security.get().await?;
     let cut_off = cut_off.into_iter().map(|CutOff { who, why }| v1::CutOff { who, why });
     Ok(v1::GetSecurityReply {
-        tls_level: security.level().number(),
+        tls_level: security.level().map_or(0, TlsLevel::number),
         principals: security.principals().map(|(name, known)| message(name, known)).collect(),
         cut_off: cut_off.collect(),
     })
 }
 
-fn message(name: &str, known: &KnownPrincipal) -> v1::Principal {
-    let Principal { token, certificates, expires, denied } = &known.principal;
+fn message(name: &str, stored: &StoredPrincipal) -> v1::Principal {
+    let PrincipalRecord { token, certificates, expires, denied } = &stored.record;
     v1::Principal {
         name: name.to_owned(),
         has_token: token.is_some(),
@@ -92,4 +92,14 @@ pub(super) fn who_is(call: &Extensions) -> Result<v1::WhoAmIReply, Status> {
         calls: calls_of(principal).map(str::to_owned).collect(),
         expires_s: 0,
     })
+}
+
+/// Adds the end that the record of the caller names.
+pub(super) fn with_expiry(mut caller: v1::WhoAmIReply, services: &Services) -> v1::WhoAmIReply {
+    if let Ok(id) = caller.identity.parse::<SpiffeId>() {
+        let security = services.raft.index().security();
+        let expires = security.borrow().principal(&id.path()).and_then(|stored| stored.record.expires);
+        caller.expires_s = expires.unwrap_or(0);
+    }
+    caller
 }

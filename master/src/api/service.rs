@@ -107,7 +107,7 @@ impl Api {
             return Err(self.guard.deny(from, denied).into());
         }
         // Those who run the pool set the limit.
-        if principal.id().is_none() || principal.is_tenants_user() {
+        if R::IS_LIMITED && (principal.id().is_none() || principal.is_tenants_user()) {
             self.within_limit(&mut request)?;
         }
         Ok(request)
@@ -116,7 +116,7 @@ impl Api {
     /// Counts a call for its tenant, and refuses it if the tenant has made enough of them.
     fn within_limit(&self, request: &mut impl TenantField) -> Result<(), Refusal> {
         let (Some(tenant), Some(services)) = (request.tenant_mut(), self.services()) else { return Ok(()) };
-        let limit = services.raft.index().security().borrow().as_ref().and_then(|it| it.calls(tenant));
+        let limit = services.raft.index().security().borrow().calls(tenant);
         let Some(limit) = limit else { return Ok(()) };
         let taken = self.call_limits.take(tenant, limit);
         taken.map_err(|again| Refusal::TooManyCalls { tenant: tenant.clone(), limit, again })
@@ -430,6 +430,6 @@ impl Master for MasterService {
         request: Request<v1::WhoAmIRequest>,
     ) -> Result<Response<v1::WhoAmIReply>, Status> {
         let caller = security::who_is(request.extensions())?;
-        call!(self, WhoAmI, request, |_services| caller)
+        call!(self, WhoAmI, request, |services| security::with_expiry(caller, &services))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mc_index::{Endpoint, MountStore, Security};
 use mc_proto::v1;
-use mc_types::{GrantKey, SegmentEpoch, StoreId};
+use mc_types::{GrantKey, SegmentEpoch, SpiffeId, StoreId};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -98,6 +98,7 @@ async fn answer(
     beat: v1::StoreHeartbeat,
 ) -> Result<v1::StoreHeartbeatReply, Refusal> {
     us.check(beat.caller.as_ref())?;
+    from.caller.is_still_admitted()?;
     from.caller.may_act_on(services, &beat.store_id).await?;
     note_if_outdated(services, beat.caller.as_ref(), from.host);
     let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
@@ -121,13 +122,11 @@ async fn answer(
     })
 }
 
-/// Lists who gets nothing from a store any more.
+/// Lists the callers that stores have to refuse.
 fn shut_out(security: &Security) -> v1::ShutOut {
-    let denied = || security.principals().filter(|(_, known)| known.principal.denied);
-    v1::ShutOut {
-        identities: denied().map(|(name, _)| name.to_owned()).collect(),
-        tokens: security.revoked().chain(denied().map(|(_, known)| known.token_number)).collect(),
-    }
+    let denied = security.principals().filter(|(_, stored)| stored.record.denied);
+    let numbers = denied.flat_map(|(name, stored)| [SpiffeId::number_of_path(name), stored.token_number]);
+    v1::ShutOut { callers: security.revoked().chain(numbers).collect() }
 }
 
 pub(super) fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {

@@ -63,7 +63,7 @@ pub(crate) struct PeerState {
     pub(crate) software: String,
     /// The highest cluster version that its build supports.
     pub(crate) cluster_version_max: u32,
-    /// What it says of its connections; `None` from an older build.
+    /// Its report on TLS; `None` from an older build.
     pub(crate) tls: Option<TlsReport>,
 }
 

@@ -11,7 +11,7 @@ use mc_proto::{
     reason_of,
     v1::{Addresses, FoundRequest, Founder, MeetReply, MeetRequest, raft_client::RaftClient},
 };
-use mc_types::{ClusterId, HostPort, NodeId};
+use mc_types::{ClusterId, HostPort, NodeId, TlsLevel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -26,7 +26,8 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Dialer {
     network: Arc<dyn Network>,
-    channels: Mutex<HashMap<HostPort, Channel>>,
+    /// By address, and by the level of TLS at which they were made.
+    channels: Mutex<HashMap<(HostPort, Option<TlsLevel>), Channel>>,
 }
 
 impl Dialer {
@@ -35,8 +36,10 @@ impl Dialer {
     }
 
     fn client(&self, address: &HostPort) -> Result<RaftClient<Channel>, String> {
+        let at = (address.clone(), self.network.tls().map(|tls| tls.level()));
         let mut channels = self.channels.lock();
-        if let Some(channel) = channels.get(address) {
+        channels.retain(|(_, level), _| *level == at.1);
+        if let Some(channel) = channels.get(&at) {
             return Ok(RaftClient::new(channel.clone()));
         }
         let options = ChannelOptions {
@@ -45,7 +48,7 @@ impl Dialer {
             ..ChannelOptions::default()
         };
         let channel = self.network.channel(&address.to_string(), options).map_err(|err| err.to_string())?;
-        channels.insert(address.clone(), channel.clone());
+        channels.insert(at, channel.clone());
         Ok(RaftClient::new(channel))
     }
 

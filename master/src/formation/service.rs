@@ -52,7 +52,7 @@ struct Shown {
     called: Option<ClusterId>,
 }
 
-/// What a process says of its connections.
+/// Report of a process on its use of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsReport {
     /// Whether others reach it by TLS.
@@ -67,7 +67,7 @@ impl From<v1::TlsReport> for TlsReport {
     }
 }
 
-/// Returns what this process says of its connections.
+/// Returns the report of this process.
 pub(crate) fn tls_report(tls: Option<&Tls>) -> v1::TlsReport {
     let Some(tls) = tls else { return v1::TlsReport::default() };
     v1::TlsReport {

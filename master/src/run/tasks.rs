@@ -17,7 +17,7 @@ use super::error::StartError;
 use super::ignored_flags;
 use super::listeners::Listeners;
 use super::log::Log;
-use crate::access::KnownToCluster;
+use crate::access::ReplicatedRecords;
 use crate::api::Api;
 use crate::config::MasterArgs;
 use crate::data_dir::{DataDisk, Holdings};
@@ -58,6 +58,7 @@ impl Tasks {
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
         let spare = Arc::new(SpareDescriptors::default());
         let raft = self.start_raft(formed, log.clone(), disk.clone(), spare.clone(), service).await?;
+        self.follow_access_settings(raft.index().security());
         let services = Arc::new(Services::new(ServicesConfig {
             coordinator: CoordinatorConfig {
                 cluster,
@@ -77,7 +78,6 @@ impl Tasks {
             formation: self.formation.clone(),
             tls: self.environment.network.tls().cloned(),
         }));
-        self.let_in_as_the_cluster_says(services.raft.index().security());
         self.watch_disk(disk, services.raft.clone(), log.clone());
         self.tracker.spawn(ignored_flags::warn(
             self.config.clone(),
@@ -106,18 +106,17 @@ impl Tasks {
         outcome
     }
 
-    /// Judges callers by what the cluster knows of them, and insists on TLS as far as the cluster does, unless a flag says
-    /// otherwise.
-    fn let_in_as_the_cluster_says(&self, mut security: watch::Receiver<Option<Security>>) {
+    /// Judges callers by the replicated records, and adopts the cluster's level of TLS unless a flag sets another one.
+    fn follow_access_settings(&self, mut security: watch::Receiver<Security>) {
         let Some(tls) = self.environment.network.tls().cloned() else { return };
-        self.api.guard.judge_by(KnownToCluster(security.clone()));
+        self.api.guard.consult(ReplicatedRecords(security.clone()));
         if self.config.args.tls.fixed_level().is_some() {
             return;
         }
         let follow = async move {
             loop {
-                // A cluster that has just formed has no level yet: this master goes on as it began.
-                let level = security.borrow_and_update().as_ref().map(Security::level);
+                // A cluster that has no level yet leaves this master at the one that it began with.
+                let level = security.borrow_and_update().level();
                 if let Some(level) = level {
                     tls.set_level(level);
                 }

@@ -69,7 +69,7 @@ impl Connection {
         self.time.as_ref().map(|time| time.place.clone())
     }
 
-    /// Who is at the other end. Known once something was read.
+    /// Who is at the other end. CallerRecord once something was read.
     #[cfg(any(feature = "server", test))]
     pub fn info(&self) -> ConnectInfo {
         let peer = self.peer.get().cloned().unwrap_or(Peer::Plain);

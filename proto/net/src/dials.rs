@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
-/// Longest time for which a handshake is gone on with. A master that was cut off in the middle of one gets another connection then.
+/// Longest time for which an abandoned handshake is kept. A master that was cut off in the middle of one gets another connection then.
 const KEPT: Duration = Duration::from_secs(2);
 
 /// Handshakes with masters that go on after their callers have given up, one for each address; the next connect to the address takes

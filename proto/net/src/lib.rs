@@ -16,7 +16,7 @@ mod tls;
 mod tls_network;
 
 pub use access::{
-    Demands, DenialReason, Denied, Guard, Known, KnownCallers, OpenTo, Principal, RoleKind, Stranger,
+    CallerRecord, CallerRecords, Demands, DenialReason, Denied, Guard, OpenTo, Principal, RoleKind, Stranger,
     bearer_of,
 };
 pub use connection::{ConnectInfo, Connection};

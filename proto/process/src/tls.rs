@@ -121,12 +121,7 @@ impl TlsMetrics {
     /// Shows the present values.
     pub fn show(&self, tls: Option<&Tls>) {
         let Some(tls) = tls else { return };
-        let level = match tls.level() {
-            TlsLevel::Allow => 1.0,
-            TlsLevel::Prefer => 2.0,
-            TlsLevel::Require => 3.0,
-        };
-        self.level.set(level);
+        self.level.set(f64::from(tls.level().number()));
         let expires = tls.expires().and_then(|expires| expires.duration_since(SystemTime::UNIX_EPOCH).ok());
         self.expires.set(expires.unwrap_or_default().as_secs_f64());
         self.failed_reloads.absolute(tls.failed_reloads());

@@ -7,6 +7,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::secret::Secret;
 use crate::{ClusterId, ClusterTime, ProofKey, SegmentEpoch, SegmentNumber, StoreId};
 
 /// Format without a tenant and without proofs. The format is the first byte of a sealed grant.
@@ -15,7 +16,7 @@ const MAC_LEN: usize = 16;
 /// Bits of a grant's flags.
 const WRITE: u8 = 1;
 const NEEDS_PROOF: u8 = 2;
-const BY_TOKEN: u8 = 4;
+const HAS_HOLDER: u8 = 4;
 
 /// Permission of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +61,8 @@ pub struct Grant {
     pub expires: ClusterTime,
     /// Tenant that it was given to; empty for the default one.
     pub tenant: String,
-    /// Number of the token by which its holder has proven who it is; `None` for one that has shown a certificate, or nothing.
-    pub token: Option<u64>,
+    /// Number of the token or identity by which its holder was admitted; `None` for one that has shown neither.
+    pub holder: Option<u64>,
     /// Whether each request with it needs a proof that the sender holds its key.
     pub needs_proof: bool,
     /// Ranges that the grant covers; a request names a range by its place in this list.
@@ -139,16 +140,16 @@ impl Grant {
             Vec::with_capacity(64 + self.tenant.len() + ranges::USUAL_LEN * self.ranges.len() + MAC_LEN);
         let access = if self.access == Access::Write { WRITE } else { 0 };
         let proof = if self.needs_proof { NEEDS_PROOF } else { 0 };
-        let by_token = if self.token.is_some() { BY_TOKEN } else { 0 };
-        out.extend_from_slice(&[Self::FORMAT, access | proof | by_token]);
+        let has_holder = if self.holder.is_some() { HAS_HOLDER } else { 0 };
+        out.extend_from_slice(&[Self::FORMAT, access | proof | has_holder]);
         out.extend_from_slice(&self.cluster.to_bytes());
         out.extend_from_slice(&self.store.to_bytes());
         out.extend_from_slice(&self.epoch.to_bytes());
         ranges::put(&mut out, self.expires.0);
         ranges::put(&mut out, self.tenant.len() as u64);
         out.extend_from_slice(self.tenant.as_bytes());
-        if let Some(token) = self.token {
-            ranges::put(&mut out, token);
+        if let Some(holder) = self.holder {
+            ranges::put(&mut out, holder);
         }
         ranges::put_all(&mut out, &self.ranges);
         let (mac, proof_key) = authenticate(key, &out);
@@ -203,7 +204,7 @@ fn authenticate(key: &GrantKey, body: &[u8]) -> ([u8; MAC_LEN], ProofKey) {
     let (mut mac, mut proof_key) = ([0; MAC_LEN], [0; 32]);
     mac.copy_from_slice(&output[..MAC_LEN]);
     proof_key.copy_from_slice(&output[32..]);
-    (mac, ProofKey(proof_key))
+    (mac, ProofKey(Secret(proof_key)))
 }
 
 /// Splits a sealed grant into format and body, and MAC.
@@ -224,7 +225,7 @@ fn decode(body: &[u8]) -> Result<Grant, GrantError> {
 fn decode_older(body: &[u8]) -> Option<Grant> {
     let (grant, rest): (OlderGrant<Vec<GrantedRange>>, _) = postcard::take_from_bytes(body).ok()?;
     let OlderGrant { cluster, store, epoch, access, expires, ranges } = grant;
-    let (tenant, token, needs_proof) = (String::new(), None, false);
+    let (tenant, holder, needs_proof) = (String::new(), None, false);
     rest.is_empty().then_some(Grant {
         cluster,
         store,
@@ -232,7 +233,7 @@ fn decode_older(body: &[u8]) -> Option<Grant> {
         access,
         expires,
         tenant,
-        token,
+        holder,
         needs_proof,
         ranges,
     })
@@ -243,13 +244,13 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
     let (cluster, body) = body.split_first_chunk()?;
     let (store, body) = body.split_first_chunk()?;
     let (epoch, mut body) = body.split_first_chunk()?;
-    if flags & !(WRITE | NEEDS_PROOF | BY_TOKEN) != 0 {
+    if flags & !(WRITE | NEEDS_PROOF | HAS_HOLDER) != 0 {
         return None;
     }
     let expires = ClusterTime(ranges::take(&mut body)?);
     let tenant = usize::try_from(ranges::take(&mut body)?).ok()?;
     let (tenant, mut body) = body.split_at_checked(tenant)?;
-    let token = if flags & BY_TOKEN == 0 { None } else { Some(ranges::take(&mut body)?) };
+    let holder = if flags & HAS_HOLDER == 0 { None } else { Some(ranges::take(&mut body)?) };
     Some(Grant {
         cluster: ClusterId(u128::from_be_bytes(*cluster)),
         store: StoreId(u64::from_be_bytes(*store)),
@@ -257,7 +258,7 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
         access: if flags & WRITE == 0 { Access::Read } else { Access::Write },
         expires,
         tenant: str::from_utf8(tenant).ok()?.to_owned(),
-        token,
+        holder,
         needs_proof: flags & NEEDS_PROOF != 0,
         ranges: ranges::take_all(body)?,
     })

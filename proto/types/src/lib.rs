@@ -21,6 +21,7 @@ mod proof;
 mod put;
 mod ratio;
 mod receipt;
+mod secret;
 mod size;
 mod spiffe;
 mod tls_level;

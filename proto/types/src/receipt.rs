@@ -1,5 +1,6 @@
 use std::fmt;
 
+use crate::secret::Secret;
 use crate::{ClusterId, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 
 /// Version of what a receipt is computed over, its first byte.
@@ -9,8 +10,8 @@ const RECEIPT_KEYS: &str = "mc 2026-11 receipts of written ranges";
 
 /// A store's proof that every byte of a granted range was written by the put that the range was allocated for, and can't be
 /// changed by it any more. It is the same each time the store gives it.
-#[derive(Clone, Copy)]
-pub struct Receipt([u8; Self::LEN]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt(Secret<16>);
 
 /// Key of a store's receipts. Nothing else is computed with it.
 #[derive(Clone, Copy)]
@@ -23,28 +24,13 @@ impl Receipt {
     /// Reads a receipt; `None` if it has another length.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
+        bytes.try_into().ok().map(Secret).map(Self)
     }
 
     /// Its bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        self.0
-    }
-}
-
-/// Compares in constant time: the time of an early exit would tell how many bytes of a guess are right.
-impl PartialEq for Receipt {
-    fn eq(&self, other: &Self) -> bool {
-        constant_time_eq::constant_time_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Receipt {}
-
-impl fmt::Debug for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Receipt(..)")
+        self.0.0
     }
 }
 
@@ -80,7 +66,7 @@ impl ReceiptKey {
         let mac = blake3::keyed_hash(&self.0, &place);
         let mut receipt = [0; Receipt::LEN];
         receipt.copy_from_slice(&mac.as_bytes()[..Receipt::LEN]);
-        Receipt(receipt)
+        Receipt(Secret(receipt))
     }
 }
 

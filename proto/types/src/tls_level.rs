@@ -3,12 +3,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How far processes with certificates insist on TLS. A running cluster moves from plain connections to TLS by these steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Level of TLS: how strictly processes with certificates require it. A running cluster moves from plain connections to TLS by
+/// these steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum TlsLevel {
     /// Accept plain connections and TLS, and make plain ones.
-    #[default]
     Allow,
     /// Accept both, and make connections by TLS, or plain ones to processes that have none.
     Prefer,

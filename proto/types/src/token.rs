@@ -18,7 +18,7 @@ pub struct Token(String);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TokenHash(pub [u8; 32]);
 
-/// A text that is no token. It does not show the text, which may be a secret.
+/// Invalid token. The error omits the text, which may be a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is not a token of mc: one begins with {PREFIX} and has 64 hexadecimal digits after it")]
 pub struct ParseTokenError;
@@ -76,7 +76,6 @@ mod tests {
         let token = Token::random();
         assert_eq!(token.secret().parse(), Ok(token.clone()));
         assert_ne!(token, Token::random());
-        assert_eq!(token.hash(), token.clone().hash());
         assert_eq!(format!("{token:?} {:?}", token.hash()), "Token(..) TokenHash(..)");
     }
 

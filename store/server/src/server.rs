@@ -53,6 +53,7 @@ impl Server {
         (surroundings.network, surroundings.tls_level, surroundings.clock) = (network, tls_level, clock);
         surroundings.request_seconds = request_seconds;
         let opened = Store::open(args.config(http_address.port()), surroundings)?;
+        guard.consult(opened.status());
         tracing::info!(http = %http_address, "serving health and metrics");
         let routes = http::routes(opened.status(), opened.segments(), opened.masters(), metrics.clone());
         let http = Http::serve(listener, routes, HttpAccess::standard(guard));

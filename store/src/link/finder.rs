@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::LinkTls;
 use super::NextLeader;
 use super::status::LinkStatus;
 
@@ -59,6 +60,7 @@ pub(crate) struct Finder {
     /// Foreign masters that were already reported.
     refused: BTreeMap<String, ClusterId>,
     keep_cluster: Box<dyn Fn(ClusterId) + Send>,
+    tls: LinkTls,
     /// The present search: since when no leader has been heard, and when that was last logged.
     leaderless: Option<LeaderlessTime>,
 }
@@ -75,6 +77,7 @@ impl Finder {
         leader: watch::Sender<Option<NextLeader>>,
         redirects: mpsc::Receiver<Leader>,
         keep_cluster: Box<dyn Fn(ClusterId) + Send>,
+        tls: LinkTls,
     ) -> Self {
         let configured = lists.borrow_and_update().clone();
         let list = as_written(&configured);
@@ -90,6 +93,7 @@ impl Finder {
             heard: BTreeMap::new(),
             refused: BTreeMap::new(),
             keep_cluster,
+            tls,
             leaderless: None,
         }
     }
@@ -167,6 +171,7 @@ impl Finder {
                 return;
             }
         }
+        self.tls.raise(report.tls_level);
         self.learn(report.masters);
         self.heard.insert(
             from.to_owned(),
@@ -334,7 +339,8 @@ mod tests {
         let clock = Clock::from_fn(|| Duration::ZERO);
         let status = Arc::new(LinkStatus::new(clock, None, SegmentEpoch(1), Vec::new()));
         let ((leader, _), (_redirect, redirects)) = (watch::channel(None), mpsc::channel(1));
-        let mut finder = Finder::new(watched, status, leader, redirects, Box::new(|_| {}));
+        let mut finder =
+            Finder::new(watched, status, leader, redirects, Box::new(|_| {}), LinkTls::new(None, true));
         lists.send_replace(after.clone());
         finder.relist();
         finder.listed(&before, as_written(&list(&["192.0.2.1:1"])));

@@ -11,6 +11,7 @@ mod session;
 mod status;
 mod tls;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_discovery::Leader;
 use mc_net::Network;
-use mc_transfer::{DataEncryption, ShutOut};
+use mc_transfer::DataEncryption;
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -76,7 +77,7 @@ pub(crate) trait Served: Send + Sync {
     fn transports(&self) -> Vec<TransportReport>;
 
     /// Serves nothing to these callers from now on, and to all others again.
-    fn shut_out(&self, callers: ShutOut);
+    fn shut_out(&self, callers: BTreeSet<u64>);
 
     /// Records that the masters have mounted segments of these sizes, and releases the memory of those of 0 bytes.
     fn mounted(&self, sizes: &[u64]);

@@ -30,7 +30,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
     let LinkConfig { masters, network, tls, info, registration, served, status, keep_cluster } = config;
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
-    let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster);
+    let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster, tls.clone());
     let _finder = AbortOnDropHandle::new(tokio::spawn(finder.run(network.clone()).in_current_span()));
     let mut following = Following {
         network,

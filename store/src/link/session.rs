@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::Fuse;
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
-use mc_transfer::{DataEncryption, ShutOut};
+use mc_transfer::DataEncryption;
 use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -205,13 +205,12 @@ impl Session<'_> {
             ));
         }
         self.replies.note(reply.term);
-        self.learn(cluster, reply.cluster_time_ms);
         self.tls.follow(reply.tls_level);
         if reply.shut_out.is_some() || is_first {
-            let v1::ShutOut { identities, tokens } = reply.shut_out.unwrap_or_default();
-            let (identities, tokens) = (identities.into_iter().collect(), tokens.into_iter().collect());
-            self.served.shut_out(ShutOut { identities, tokens });
+            self.served.shut_out(reply.shut_out.unwrap_or_default().callers.into_iter().collect());
         }
+        // Last: before a store knows the time it serves nobody.
+        self.learn(cluster, reply.cluster_time_ms);
         let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
         self.status.update(|state| state.spread = spread);
         if !reply.mounted {

@@ -28,16 +28,27 @@ impl LinkTls {
         }
     }
 
-    /// Goes as far as the leader says, which names the level by its number.
+    /// Adopts the leader's level, which comes as its number.
     ///
     /// At `require`, where a store begins, the leader has shown its certificate. At a lower level another process may pass for
     /// it, and for a store to a client as well.
     pub(crate) fn follow(&self, number: u32) {
-        if let (Some(tls), true, Some(level)) = (&self.tls, self.follows, TlsLevel::of_number(number))
+        self.adopt(TlsLevel::of_number(number), |_| true);
+    }
+
+    /// Adopts the level that a master names, if it is higher: a store that dials in the clear could not ask the leader. Anybody may
+    /// raise it, because that lets nobody in.
+    pub(crate) fn raise(&self, level: Option<TlsLevel>) {
+        self.adopt(level, |from| level > Some(from));
+    }
+
+    fn adopt(&self, level: Option<TlsLevel>, from: impl FnOnce(TlsLevel) -> bool) {
+        if let (Some(tls), true, Some(level)) = (&self.tls, self.follows, level)
             && tls.level() != level
+            && from(tls.level())
         {
             tls.set_level(level);
-            tracing::info!(%level, "this store insists on TLS as far as its cluster does");
+            tracing::info!(%level, "this store adopts its cluster's level of TLS");
         }
     }
 }
@@ -72,8 +83,20 @@ mod tests {
             // 0: an older master.
             [2, 0, 9].into_iter().for_each(|number| link.follow(number));
             assert_eq!(tls.level(), expected);
+            link.raise(Some(TlsLevel::Allow));
+            link.raise(None);
+            assert_eq!(tls.level(), expected, "a master that is not known to lead lowers nothing");
             assert_eq!(link.report().level, expected.number());
         }
+    }
+
+    #[test]
+    fn any_master_raises_the_level() {
+        let tls = certificates();
+        let link = LinkTls::new(Some(tls.clone()), true);
+        link.follow(TlsLevel::Allow.number());
+        link.raise(Some(TlsLevel::Require));
+        assert_eq!(tls.level(), TlsLevel::Require);
     }
 
     #[test]

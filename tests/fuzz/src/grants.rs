@@ -24,7 +24,7 @@ pub(crate) fn grants() -> Vec<Vec<u8>> {
         access,
         expires: ClusterTime(99),
         tenant: "team".to_owned(),
-        token: None,
+        holder: None,
         needs_proof: true,
         ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }; ranges],
     };

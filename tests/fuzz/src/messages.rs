@@ -432,10 +432,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 dead: true,
                 spread_ms: 2_000,
                 tls_level: 3,
-                shut_out: Some(v1::ShutOut {
-                    identities: vec!["tenant/a/rw/engine".into(); 2],
-                    tokens: vec![7, 1 << 40],
-                }),
+                shut_out: Some(v1::ShutOut { callers: vec![7, 1 << 63] }),
             },
             |beat| mc_store::fuzz::cluster_time(&beat.cluster_id, beat.cluster_time_ms),
         ),

@@ -81,7 +81,7 @@ impl<'a> Connection<'a> {
             }
             // It may have been shut out meanwhile, or the store requires TLS by now.
             let taken = self.server.check_peer(self.exchange.socket.peer());
-            self.proofs.taken = taken.map_err(|why| Closed::ShutOut(why.to_string()))?;
+            self.proofs.taken = taken.map_err(|why| Closed::NotServed(why.to_string()))?;
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(&header, request).await?;

@@ -77,6 +77,8 @@ pub struct DataServer {
     crowded: Notify,
     tls: Option<Arc<Tls>>,
     data_encryption: DataEncryption,
+    /// Trust domain of the store, which new certificates don't change.
+    trust: Option<String>,
 }
 
 /// A segment that is no longer served, and the record of writes to it.
@@ -135,6 +137,7 @@ impl DataServer {
             slots: Arc::new(Semaphore::new(max_connections)),
             paths: ServerPaths::new(rdma, max_pairs),
             crowded: Notify::new(),
+            trust: tls.as_ref().and_then(|tls| tls.id()).map(|id| id.trust().to_owned()),
             tls,
             data_encryption,
         };
@@ -263,7 +266,12 @@ impl DataServer {
     /// certificates does not know who calls.
     fn check_peer(&self, peer: &mc_net::Peer) -> Result<GrantsTaken, Refusal> {
         let Some(tls) = &self.tls else { return Ok(GrantsTaken::All) };
-        check::check_peer(tls.level(), self.data_encryption, &self.served.authority, peer)
+        check::check_peer(
+            tls.level(),
+            self.data_encryption,
+            (self.trust.as_deref(), &self.served.authority),
+            peer,
+        )
     }
 
     /// Counts a peer that the level `require` would refuse.

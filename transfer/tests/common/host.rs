@@ -104,7 +104,7 @@ impl Host {
             access,
             expires: ClusterTime(0).after(LIFETIME),
             tenant: String::new(),
-            token: None,
+            holder: None,
             needs_proof: false,
             ranges: ranges.iter().map(range).collect(),
         }

@@ -174,7 +174,7 @@ pub(crate) fn grant(access: Access, ranges: Vec<GrantedRange>) -> Grant {
         access,
         expires: ClusterTime(0).after(LIFETIME),
         tenant: String::new(),
-        token: None,
+        holder: None,
         needs_proof: false,
         ranges,
     }

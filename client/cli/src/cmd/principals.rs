@@ -17,18 +17,18 @@ use super::cert::write_new;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PrincipalsCommand {
-    /// List the principals that the cluster knows more of than their certificates say
+    /// List the principals that were added or denied
     List,
-    /// Make a principal known, with a token or with certificates of another system
+    /// Add a principal, with a token or with certificates of another system
     Add(AddArgs),
-    /// Forget a principal and its token; a certificate of the cluster with its name counts all the same
+    /// Remove a principal and its token; a certificate of the cluster with its name still counts
     Rm {
         /// Its name, as `principals list` shows it, or the whole identity
         name: PrincipalName,
     },
     /// Draw a new token for a principal, and print it once; the one before ends
     Token(TokenArgs),
-    /// Refuse a principal, whatever it shows, whether it was known before or not
+    /// Refuse a principal, whatever it shows; it need not have been added
     Deny {
         /// Its name, such as tenant/a/rw/engine, or the whole identity
         name: PrincipalName,
@@ -125,7 +125,7 @@ pub(crate) async fn principals(
         PrincipalsCommand::Add(args) => add(&admin, args, output).await?,
         PrincipalsCommand::Rm { name } => {
             admin.remove_principal(&name.0).await?;
-            changed(name, "removed", "is known by certificates of the cluster alone");
+            changed(name, "removed", "removed");
         }
         PrincipalsCommand::Token(args) => {
             let PrincipalName(name) = &args.name;
@@ -160,7 +160,7 @@ async fn add(admin: &Admin, args: &AddArgs, output: Output) -> Result<()> {
     if !token && token_to.is_none() {
         admin.add_principal(name, change).await?;
         let added = Changed { principal: name, result: "added", token: None, token_file: None };
-        output.result(&added, || format!("{name} is known"));
+        output.result(&added, || format!("{name} added"));
         return Ok(());
     }
     let token = Token::random();
@@ -242,7 +242,7 @@ fn listed(principal: Principal) -> Listed {
 
 fn table(document: &Document) -> String {
     if document.principals.is_empty() {
-        return "no principal is known but by certificates of the cluster".to_owned();
+        return "no principals".to_owned();
     }
     let rows = document.principals.iter().map(|it| {
         [

@@ -26,11 +26,11 @@ pub(crate) enum SecurityCommand {
 
 #[derive(Serialize)]
 struct Document {
-    /// allow, prefer or require.
+    /// allow, prefer or require; `-` before the cluster has a level.
     tls: String,
     /// Processes that `require` would cut off, as far as the leader can tell.
     cut_off: Vec<CutOff>,
-    /// Number of principals that the cluster knows more of than their certificates say.
+    /// Number of principals that were added or denied.
     principals: usize,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn security(global: &Global, command: &SecurityCommand, output:
         SecurityCommand::Status => {
             let security = admin.security().await?;
             let document = Document {
-                tls: security.tls_level.to_string(),
+                tls: security.tls_level.map_or_else(|| "-".to_owned(), |level| level.to_string()),
                 cut_off: security.cut_off.into_iter().map(|it| CutOff { who: it.who, why: it.why }).collect(),
                 principals: security.principals.len(),
             };

@@ -7,10 +7,8 @@ use clap::Args;
 use mc_client::WhoAmI;
 use mc_console::certificates::rfc3339;
 use mc_console::{Ended, Global, Output, connect, printable};
+use mc_types::DEFAULT_TENANT;
 use serde::Serialize;
-
-/// The tenant without a name, as identities write it.
-const DEFAULT_TENANT: &str = "default";
 
 #[derive(Debug, Args)]
 pub(crate) struct WhoamiArgs {

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 const NAME: &str = "tenant/a/rw/engine";
 
-/// What the master knows.
+/// State of the fake master.
 #[derive(Default)]
 struct Known {
     tls_level: u32,

@@ -1,4 +1,4 @@
-//! What the fake masters know of principals, tenants' limits and tokens.
+//! Access settings of the fake masters: the level of TLS, principals, tokens, limits on calls.
 
 use std::collections::BTreeMap;
 

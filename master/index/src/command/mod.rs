@@ -26,7 +26,7 @@ pub use op::{
 pub use pin::Pin;
 pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
-pub use security::{Principal, SECURITY_SINCE, SecurityChange};
+pub use security::{PrincipalRecord, SECURITY_SINCE, SecurityChange};
 pub use settings::{
     CLUSTER_VERSION, PROOFS_SINCE, Quota, ReadPolicy, ReadPolicyError, Settings, TenantPolicy,
     TenantPolicyError,

@@ -123,8 +123,8 @@ pub enum Op {
         /// The puts.
         items: Vec<ProvenEnd>,
     },
-    /// Change who is let in. Answers `Response::Codes` with one code: `Ok`, `InvalidParams`, `ObjectNotFound` for a principal to
-    /// forget that is not known, `NoAvailableHandle` when a table is full. From cluster version 3 on.
+    /// Change the access settings. Answers `Response::Codes` with one code: `Ok`, `InvalidParams`, `ObjectNotFound` for a principal to
+    /// remove that has no record, `NoAvailableHandle` when a table is full. From cluster version 3 on.
     SetSecurity(SecurityChange),
 }
 

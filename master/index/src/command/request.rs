@@ -91,7 +91,7 @@ impl Request<Code> {
         Self { op: Op::SetTenant { tenant, quota }, answer: code }
     }
 
-    /// Changes who is let in.
+    /// Changes the access settings.
     #[must_use]
     pub fn set_security(change: SecurityChange) -> Self {
         Self { op: Op::SetSecurity(change), answer: code }

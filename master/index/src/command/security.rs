@@ -1,22 +1,22 @@
-//! Who is let in, as entries change it.
+//! Changes of the access settings.
 
 use mc_types::{TlsLevel, TokenHash};
 use serde::{Deserialize, Serialize};
 
-/// Cluster version from which entries may change who is let in.
+/// Cluster version from which entries may change the access settings.
 pub const SECURITY_SINCE: u32 = 3;
 
-/// One change of who is let in.
+/// One change of the access settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SecurityChange {
     /// Set how far processes with certificates insist on TLS.
     Level(TlsLevel),
-    /// Set what is known of a principal, or forget it.
+    /// Set the record of a principal, or remove it.
     Principal {
         /// Its identity without the trust domain, as `tenant/a/rw/engine`.
         name: String,
-        /// What is known; `None` to forget it.
-        principal: Option<Principal>,
+        /// The new record; `None` to remove it.
+        principal: Option<PrincipalRecord>,
     },
     /// Set the most calls a second of a tenant's users, or remove that limit.
     Calls {
@@ -27,9 +27,9 @@ pub enum SecurityChange {
     },
 }
 
-/// What is known of a principal beyond its certificate.
+/// Record of a principal: other credentials than its certificate, its end, and whether it is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Principal {
+pub struct PrincipalRecord {
     /// Hash of its token; `None` for one that has none.
     pub token: Option<TokenHash>,
     /// Identities in certificates of other systems that stand for it; an asterisk stands for any characters but a slash.

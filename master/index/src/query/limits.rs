@@ -87,7 +87,7 @@ impl State {
         self.tenants.total()
     }
 
-    /// Who is let in.
+    /// Access settings.
     #[must_use]
     pub fn security(&self) -> &Security {
         &self.security

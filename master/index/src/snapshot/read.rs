@@ -15,7 +15,7 @@ use crate::command::Settings;
 use crate::key::{GroupId, IndexKey, TenantName};
 use crate::objects::Object;
 use crate::puts::Put;
-use crate::security::{KnownPrincipal, set_calls};
+use crate::security::{StoredPrincipal, set_calls};
 use crate::state::State;
 use crate::stores::{
     ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Segment, Segments, Store, is_mountable,
@@ -321,7 +321,7 @@ impl Restore {
             }
             SecurityRecord::Principal { name, token_number, principal } => {
                 let table = Arc::make_mut(&mut security.principals);
-                let known = KnownPrincipal { principal, token_number };
+                let known = StoredPrincipal { record: principal, token_number };
                 ensure(table.restore(name.to_owned(), known), "a principal that the state can't hold")
             }
             SecurityRecord::Revoked { token_number, until } => {

@@ -2,7 +2,7 @@ use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::command::{MountStore, Pin, Principal, Quota, Settings};
+use crate::command::{MountStore, Pin, PrincipalRecord, Quota, Settings};
 use crate::key::{GroupId, KeyHash};
 use crate::objects::Replica;
 use crate::puts::{Ended, PutReplica};
@@ -190,11 +190,11 @@ pub(super) struct KeyValueRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// A part of who is let in; the head comes first.
+/// A part of the access settings; the head comes first.
 #[derive(Serialize, Deserialize)]
 pub(super) enum SecurityRecord<'a> {
-    Head { revision: u64, level: TlsLevel },
-    Principal { name: &'a str, token_number: u64, principal: Principal },
+    Head { revision: u64, level: Option<TlsLevel> },
+    Principal { name: &'a str, token_number: u64, principal: PrincipalRecord },
     Revoked { token_number: u64, until: ClusterTime },
     Calls { tenant: &'a str, per_second: u32 },
 }

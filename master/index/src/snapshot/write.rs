@@ -8,7 +8,7 @@ use super::record::{
 };
 use super::{FORMAT, MAGIC, PLAIN_FORMAT};
 use crate::objects::ObjectRef;
-use crate::security::{KnownPrincipal, Security};
+use crate::security::{Security, StoredPrincipal};
 use crate::state::State;
 
 impl State {
@@ -78,7 +78,7 @@ impl State {
         let mut record = |record: SecurityRecord<'_>| chunks.record(Section::Security, &record);
         record(SecurityRecord::Head { revision: *revision, level: *level })?;
         for (name, known) in &principals.by_name {
-            let KnownPrincipal { principal, token_number } = known.clone();
+            let StoredPrincipal { record: principal, token_number } = known.clone();
             record(SecurityRecord::Principal { name, token_number, principal })?;
         }
         for (&token_number, &until) in &principals.revoked {

@@ -3,7 +3,7 @@
 use crate::golden::assert_golden;
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, Principal, ProvenEnd,
+    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, PrincipalRecord, ProvenEnd,
     PutEndItem, PutStartItem, Quota, ReadPolicy, RemoveItem, Response, SecurityChange, Settings,
     SnapshotError, Stamp, State, TenantPolicy,
 };
@@ -168,7 +168,7 @@ fn commands() -> Vec<(&'static str, Command)> {
             "set_security_principal",
             Op::SetSecurity(SecurityChange::Principal {
                 name: "tenant/a/rw/engine".into(),
-                principal: Some(Principal {
+                principal: Some(PrincipalRecord {
                     token: Some(TokenHash(std::array::from_fn(|at| at as u8))),
                     certificates: vec!["spiffe://cluster.local/ns/a/sa/engine-*".into()],
                     expires: Some(1_800_000_000),
@@ -282,7 +282,7 @@ fn every_command_encodes_as_it_did() {
     }
 }
 
-/// A state that says who is let in.
+/// A state with access settings.
 fn secured_state() -> State {
     let mut rig = Rig::new();
     let token = |byte| Some(TokenHash([byte; 32]));
@@ -290,11 +290,18 @@ fn secured_state() -> State {
     for (name, principal) in [
         (
             "admin/a",
-            Some(Principal { token: token(1), expires: Some(1_800_000_000), ..Principal::default() }),
+            Some(PrincipalRecord {
+                token: token(1),
+                expires: Some(1_800_000_000),
+                ..PrincipalRecord::default()
+            }),
         ),
-        ("tenant/a/rw/engine", Some(Principal { certificates, ..Principal::default() })),
-        ("tenant/b/ro/engine", Some(Principal { token: token(2), denied: true, ..Principal::default() })),
-        ("admin/a", Some(Principal { token: token(3), ..Principal::default() })),
+        ("tenant/a/rw/engine", Some(PrincipalRecord { certificates, ..PrincipalRecord::default() })),
+        (
+            "tenant/b/ro/engine",
+            Some(PrincipalRecord { token: token(2), denied: true, ..PrincipalRecord::default() }),
+        ),
+        ("admin/a", Some(PrincipalRecord { token: token(3), ..PrincipalRecord::default() })),
     ] {
         let change = SecurityChange::Principal { name: name.into(), principal };
         assert_eq!(rig.code(Op::SetSecurity(change)), Code::Ok);
@@ -309,7 +316,7 @@ fn secured_state() -> State {
 }
 
 #[test]
-fn who_is_let_in_is_part_of_a_snapshot() {
+fn access_settings_are_part_of_a_snapshot() {
     let state = secured_state();
     let bytes = snapshot(&state);
     assert_golden(&format!("snapshot/v{}.bin", bytes[7]), bytes[7], &bytes);

@@ -23,7 +23,7 @@ static ON_ITS_THREADS: Mutex<Option<String>> = Mutex::new(None);
 /// Prefix of the names of the database's threads.
 const ITS_THREADS: &str = "sled-io-";
 
-/// Returns the name and the message of the database's first thread that ended in a panic. Known in a process that
+/// Returns the name and the message of the database's first thread that ended in a panic. CallerRecord in a process that
 /// called [`keep_caught_panics_quiet`].
 pub(crate) fn on_threads_of_the_database() -> Option<String> {
     ON_ITS_THREADS.lock().clone()

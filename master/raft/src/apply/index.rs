@@ -29,8 +29,8 @@ struct IndexInner {
     /// Whether the read policy is the lease. A copy outside the lock, because every call reads it and must not wait for
     /// the lock.
     by_lease: AtomicBool,
-    /// Who is let in. A copy outside the lock for the same reason, and for calls of the Raft port.
-    security: watch::Sender<Option<Security>>,
+    /// Access settings. A copy outside the lock for the same reason, and for calls of the Raft port.
+    security: watch::Sender<Security>,
     /// Changes that the follower has not taken yet.
     changes: Mutex<RecordedChanges>,
     holds: Holds,
@@ -70,7 +70,7 @@ impl RecordedChanges {
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
         let by_lease = AtomicBool::new(reads_by_lease(&applied));
-        let security = watch::Sender::new(known_security(&applied).cloned());
+        let security = watch::Sender::new(applied.state.security().clone());
         let (applied, changes) = (RwLock::new(applied), Mutex::default());
         Self(Arc::new(IndexInner { applied, by_lease, security, changes, holds: Holds::default() }))
     }
@@ -148,10 +148,10 @@ impl SharedIndex {
         }
     }
 
-    /// Who is let in as of the last entry that was applied; `None` until the cluster has settings. What an entry changes is in
-    /// force here before its proposer is answered.
+    /// Access settings as of the last entry that was applied. What an entry changes is in force here before its proposer is
+    /// answered.
     #[must_use]
-    pub fn security(&self) -> watch::Receiver<Option<Security>> {
+    pub fn security(&self) -> watch::Receiver<Security> {
         self.0.security.subscribe()
     }
 
@@ -165,7 +165,7 @@ impl SharedIndex {
         self.0.applied.try_write()
     }
 
-    /// Changes the index. A new read policy, and who is let in, are in force before any reader can see the change.
+    /// Changes the index. New access settings and a new read policy are in force before any reader can see the change.
     #[track_caller]
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
         self.change_locked(self.write(), change)
@@ -179,22 +179,16 @@ impl SharedIndex {
     ) -> R {
         let result = self.0.holds.count(|| change(&mut applied));
         self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
-        let security = known_security(&applied);
-        self.0.security.send_if_modified(|known| {
-            let is_new = known.as_ref().map(Security::revision) != security.map(Security::revision);
+        let security = applied.state.security();
+        self.0.security.send_if_modified(|copy| {
+            let is_new = copy.revision() != security.revision();
             if is_new {
-                *known = security.cloned();
+                *copy = security.clone();
             }
             is_new
         });
         result
     }
-}
-
-/// Returns who is let in, unless the cluster has just formed and does not know it yet.
-fn known_security(applied: &Applied) -> Option<&Security> {
-    let (security, version) = (applied.state.security(), applied.state.cluster_version());
-    (version > 0 || security.revision() > 0).then_some(security)
 }
 
 fn reads_by_lease(applied: &Applied) -> bool {

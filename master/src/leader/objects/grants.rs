@@ -25,7 +25,7 @@ pub(crate) struct StoreGrant {
     pub(crate) endpoints: Vec<Endpoint>,
 }
 
-/// What the caller that gets grants can do with them.
+/// Capabilities of the caller that gets grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// Its build reads the older format alone.
@@ -34,12 +34,12 @@ pub(crate) enum Holder {
     Plain,
     /// It called over TLS: it gets the keys of the proofs, and nobody else can use its grants.
     Secured {
-        /// Number of the token by which it has proven who it is.
-        token: Option<u64>,
+        /// Number of its token or identity.
+        number: Option<u64>,
     },
 }
 
-/// What all grants of a call permit, and to whom.
+/// Terms that all grants of a call share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) cluster: ClusterId,
@@ -114,12 +114,22 @@ impl<'a> Grants<'a> {
 impl PerStore<'_> {
     fn seal(self, Terms { cluster, access, expires, tenant, holder }: Terms<'_>) -> StoreGrant {
         let Self { store, epoch, key, endpoints, ranges } = self;
-        let (needs_proof, token) = match holder {
-            Holder::Secured { token } => (true, token),
+        let (needs_proof, holder_number) = match holder {
+            Holder::Secured { number } => (true, number),
             Holder::Older | Holder::Plain => (false, None),
         };
         let tenant = tenant.to_owned();
-        let grant = Grant { cluster, store, epoch, access, expires, tenant, token, needs_proof, ranges };
+        let grant = Grant {
+            cluster,
+            store,
+            epoch,
+            access,
+            expires,
+            tenant,
+            holder: holder_number,
+            needs_proof,
+            ranges,
+        };
         let is_older = holder == Holder::Older || !reads_newest_format(endpoints);
         let grant = if is_older { grant.seal_older(&key) } else { grant.seal(&key) };
         StoreGrant { store, epoch, grant, endpoints: endpoints.iter().map(for_clients).collect() }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mc_index::{CLUSTER_VERSION, Request, SECURITY_SINCE, SecurityChange, Settings};
 use mc_net::Tls;
 use mc_raft::RaftNode;
-use mc_types::{HostPort, NodeId};
+use mc_types::{HostPort, NodeId, TlsLevel};
 use tokio::sync::Mutex;
 
 use crate::config::Setting;
@@ -29,7 +29,7 @@ pub(crate) struct Configuration {
     formation: Arc<Formation>,
     /// Settings from this master's flags. A new cluster takes those of its first leader.
     seed: Settings,
-    /// Certificates of this master. A new cluster takes the level of TLS from its first leader, too.
+    /// Certificates of this master. A cluster without a level of TLS takes that of its leader.
     tls: Option<Arc<Tls>>,
     /// Held while a setting or the version is changed.
     changing: Mutex<()>,
@@ -103,6 +103,7 @@ impl Configuration {
                 self.coordinator.propose(&leading, &Request::set_settings(self.seed.clone())).await?;
                 leading.adopt(&self.seed);
             }
+            self.seed_level(&leading, after).await?;
             self.coordinator.propose(&leading, &Request::set_cluster_version(after)).await?;
             tracing::info!(from = before, to = after, "the cluster version was raised");
         }
@@ -125,13 +126,20 @@ impl Configuration {
         self.coordinator.propose(leading, &Request::set_settings(self.seed.clone())).await?;
         // This term began with the built-in settings. Its soft state stays, because that has its leases.
         leading.adopt(&self.seed);
-        if let Some(tls) = self.tls.as_ref().filter(|tls| version >= SECURITY_SINCE && tls.id().is_some()) {
-            // Before the version, from which on masters believe what the state says.
-            let level = SecurityChange::Level(tls.level());
-            self.coordinator.propose(leading, &Request::set_security(level)).await?;
-        }
+        self.seed_level(leading, version).await?;
         self.coordinator.propose(leading, &Request::set_cluster_version(version)).await?;
         Ok(false)
+    }
+
+    /// Logs the first level of TLS of a cluster that is about to run as `version`: that of this master, or `allow` if it has no
+    /// certificate. Masters whose state has no level keep the one that they began with, which is `require`.
+    async fn seed_level(&self, leading: &Leading, version: u32) -> Result<(), Refusal> {
+        if version < SECURITY_SINCE || self.coordinator.security().level().is_some() {
+            return Ok(());
+        }
+        let ours = self.tls.as_ref().filter(|tls| tls.id().is_some());
+        let level = SecurityChange::Level(ours.map_or(TlsLevel::Allow, |tls| tls.level()));
+        self.coordinator.propose(leading, &Request::set_security(level)).await.map(drop)
     }
 
     /// Version with which a cluster that has just formed begins: the highest that every member's build supports.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use mc_index::{Principal, Request, SECURITY_SINCE, Security, SecurityChange};
+use mc_index::{PrincipalRecord, Request, SECURITY_SINCE, Security, SecurityChange};
 use mc_net::Tls;
 use mc_raft::RaftNode;
 use mc_types::{Code, HostPort, Role, SpiffeId, TlsLevel, TokenHash};
@@ -13,7 +13,7 @@ use crate::leader::term::{Coordinator, Leading, Refusal};
 /// Most processes that a refusal names.
 const NAMED: usize = 3;
 
-/// Serves and changes who is let in.
+/// Serves and changes the access settings.
 pub(crate) struct SecuritySettings {
     coordinator: Arc<Coordinator>,
     raft: Arc<RaftNode>,
@@ -30,7 +30,7 @@ pub(crate) struct CutOff {
     pub(crate) why: String,
 }
 
-/// Change of what is known of a principal. What is `None` stays as it is.
+/// Change of the record of a principal. What is `None` stays as it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrincipalChange {
     /// Its identity without the trust domain.
@@ -54,27 +54,39 @@ impl SecuritySettings {
         Self { coordinator, raft, formation, tls, changing: Mutex::default() }
     }
 
-    /// Returns who is let in, and which processes the level `require` would cut off.
+    /// Returns the access settings, and which processes the level `require` would cut off.
     pub(crate) async fn get(&self) -> Result<(Security, Vec<CutOff>), Refusal> {
         let leading = self.coordinator.lead().await?;
-        Ok((self.present(), self.cut_off(&leading).await))
+        Ok((self.coordinator.security(), self.cut_off(&leading).await))
     }
 
     /// Sets how far processes insist on TLS. Unless it is forced, nobody is cut off by it.
     pub(crate) async fn set_level(&self, level: TlsLevel, force: bool) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
-        if level == TlsLevel::Require && self.present().level() < level && !force {
-            let cut_off = self.cut_off(&leading).await;
-            nobody_cut_off(&cut_off).map_err(Refusal::Invalid)?;
+        if level == TlsLevel::Require && !force {
+            match self.coordinator.security().level() {
+                Some(TlsLevel::Require) => {}
+                Some(TlsLevel::Prefer) => {
+                    nobody_cut_off(&self.cut_off(&leading).await).map_err(Refusal::Invalid)?;
+                }
+                // Processes that dial in the clear would go on to, and count for nobody while they are silent.
+                Some(TlsLevel::Allow) | None => {
+                    return Err(Refusal::Invalid(
+                        "the cluster is below prefer: go there first (`mcctl security tls prefer`), and wait a minute, or use \
+                         --force"
+                            .to_owned(),
+                    ));
+                }
+            }
         }
         self.propose(&leading, SecurityChange::Level(level)).await?;
         tracing::info!(%level, "the cluster's level of TLS was set");
         Ok(())
     }
 
-    /// Changes what is known of a principal.
+    /// Changes the record of a principal.
     ///
-    /// Changes are made one after the other, as those of settings are: an entry holds all that is known of a principal
+    /// Changes are made one after the other, as those of settings are: an entry holds a whole record
     /// ([`Configuration::set`](super::Configuration::set)).
     pub(crate) async fn set_principal(&self, change: PrincipalChange) -> Result<(), Refusal> {
         let id = SpiffeId::of_path("cluster", &change.name)
@@ -83,7 +95,7 @@ impl SecuritySettings {
         let leading = self.coordinator.lead().await?;
         self.coordinator.propose(&leading, &Request::tick()).await?;
         let name = id.path();
-        let before = self.present().principal(&name).map(|known| known.principal.clone());
+        let before = self.coordinator.security().principal(&name).map(|stored| stored.record.clone());
         let principal = changed(&id, before, change).map_err(Refusal::Invalid)?;
         let (is_known, is_denied) =
             (principal.is_some(), principal.as_ref().is_some_and(|principal| principal.denied));
@@ -95,7 +107,7 @@ impl SecuritySettings {
     /// Sets the most calls a second of a tenant's users; `None` for no limit.
     pub(crate) async fn set_calls(&self, tenant: String, per_second: Option<u32>) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
-        if self.present().calls(&tenant) == per_second {
+        if self.coordinator.security().calls(&tenant) == per_second {
             return Ok(());
         }
         self.propose(&leading, SecurityChange::Calls { tenant, per_second }).await
@@ -116,10 +128,6 @@ impl SecuritySettings {
             }
             code => Err(Refusal::Invalid(format!("the change is refused: {}", code.name()))),
         }
-    }
-
-    fn present(&self) -> Security {
-        self.coordinator.read(|applied| applied.state.security().clone())
     }
 
     /// Lists the processes that the level `require` would cut off, as far as they are known: masters and stores without
@@ -184,12 +192,12 @@ fn nobody_cut_off(cut_off: &[CutOff]) -> Result<(), String> {
     ))
 }
 
-/// Returns what is known of a principal after a change.
+/// Returns the record of a principal after a change.
 fn changed(
     id: &SpiffeId,
-    before: Option<Principal>,
+    before: Option<PrincipalRecord>,
     change: PrincipalChange,
-) -> Result<Option<Principal>, String> {
+) -> Result<Option<PrincipalRecord>, String> {
     let name = id.path();
     match (change.known, &before) {
         (Some(true), None) => {
@@ -213,6 +221,12 @@ fn changed(
     after.certificates = certificates.unwrap_or(after.certificates);
     after.expires = expires.unwrap_or(after.expires);
     after.denied = denied.unwrap_or(after.denied);
+    if *id.role() == Role::Master && (after.denied || after.expires.is_some()) {
+        return Err(format!(
+            "{name} is a master's identity: if a majority refused its own members, nobody could take that back; remove the master \
+             (`mcctl members remove`), and replace the authority of its certificate"
+        ));
+    }
     let is_process = matches!(id.role(), Role::Master | Role::Store);
     if is_process && (after.token.is_some() || !after.certificates.is_empty()) {
         return Err(format!(
@@ -258,7 +272,10 @@ mod tests {
         let before = changed(&id, None, new).unwrap();
         let denied = PrincipalChange { denied: Some(true), ..with(None) };
         let after = changed(&id, before.clone(), denied).unwrap().unwrap();
-        assert_eq!(after, Principal { token, expires: Some(9), denied: true, ..Principal::default() });
+        assert_eq!(
+            after,
+            PrincipalRecord { token, expires: Some(9), denied: true, ..PrincipalRecord::default() }
+        );
         assert!(changed(&id, before.clone(), with(Some(false))).unwrap_err().contains("known already"));
         assert!(changed(&id, None, with(Some(true))).unwrap_err().contains("not known"));
         let forget = PrincipalChange { forget: true, ..with(Some(true)) };
@@ -272,8 +289,18 @@ mod tests {
             let token =
                 PrincipalChange { token: Some(Some(TokenHash([7; 32]))), ..PrincipalChange::default() };
             assert!(changed(&id, None, token).unwrap_err().contains("a process of the pool"));
-            let denied = PrincipalChange { denied: Some(true), ..PrincipalChange::default() };
-            assert!(changed(&id, None, denied).unwrap().unwrap().denied);
         }
+    }
+
+    #[test]
+    fn a_store_is_denied_and_a_master_is_not() {
+        let denied = |path| {
+            let change = PrincipalChange { denied: Some(true), ..PrincipalChange::default() };
+            changed(&SpiffeId::of_path("t", path).unwrap(), None, change)
+        };
+        assert!(denied("store/s").unwrap().unwrap().denied);
+        assert!(denied("master/m").unwrap_err().contains("members remove"));
+        let expires = PrincipalChange { expires: Some(Some(9)), ..PrincipalChange::default() };
+        assert!(changed(&SpiffeId::of_path("t", "master/m").unwrap(), None, expires).is_err());
     }
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{ReadPolicy, Request, Settings, allocation_order, known_from};
+use mc_index::{ReadPolicy, Request, Security, Settings, allocation_order, known_from};
 use mc_log::{LogId, Proposal};
 use mc_raft::{
     Applied, LeaderTransferError, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView,
@@ -110,6 +110,11 @@ impl Coordinator {
     #[track_caller]
     pub(crate) fn read<R>(&self, look: impl FnOnce(&Applied) -> R) -> R {
         self.index.read(look)
+    }
+
+    /// Access settings, as far as they are applied here.
+    pub(crate) fn security(&self) -> Security {
+        self.index.security().borrow().clone()
     }
 
     /// How a read makes sure that this master still leads.

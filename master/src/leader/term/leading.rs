@@ -24,7 +24,7 @@ pub(crate) struct Leading {
     pub(crate) liveness: Liveness,
     /// Transports of the stores, for people.
     pub(crate) transports: TransportsInUse,
-    /// What the stores say of their connections.
+    /// Reports of the stores on TLS.
     pub(crate) tls_reports: TlsReports,
     /// Clients and stores of older builds, for people.
     pub(crate) outdated: OutdatedCallers,

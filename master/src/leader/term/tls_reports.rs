@@ -9,12 +9,12 @@ use crate::formation::TlsReport;
 const HOSTS: usize = 16;
 const HOST_LEN: usize = 64;
 
-/// What the stores say of their connections, by their latest heartbeats.
+/// Reports of the stores on TLS, from their latest heartbeats.
 #[derive(Debug, Default)]
 pub(crate) struct TlsReports(Mutex<HashMap<StoreId, TlsReport>>);
 
 impl TlsReports {
-    /// Takes in what a mounted store says, if it says something.
+    /// Keeps the report of a mounted store, if there is one.
     pub(crate) fn note(&self, store: StoreId, report: Option<TlsReport>) {
         let Some(mut report) = report else { return };
         report.tolerated.retain(|host| host.len() <= HOST_LEN);

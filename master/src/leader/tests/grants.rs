@@ -19,7 +19,7 @@ fn mount_reading(id: u64, format: Option<&str>) -> MountStore {
     mount
 }
 
-const SECURED: Holder = Holder::Secured { token: Some(7) };
+const SECURED: Holder = Holder::Secured { number: Some(7) };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
@@ -42,7 +42,7 @@ async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
             let store_reads_it = matches!(formats[store.0 as usize - 1], Some("2" | "3"));
             let is_newest = store_reads_it && holder != Holder::Older;
             let needs_proof = is_newest && holder == SECURED;
-            assert_eq!(grant.token, needs_proof.then_some(7));
+            assert_eq!(grant.holder, needs_proof.then_some(7));
             let said = (sealed.bytes[0], grant.tenant.as_str(), grant.needs_proof, sealed.proof_key);
             let tenant = if is_newest { "team" } else { "" };
             let format = if is_newest { Grant::FORMAT } else { 1 };

@@ -285,6 +285,8 @@ impl Leader {
         self.holds("look at all stores", 2 * STORES);
         services.stores.unmount(store, epoch).await.unwrap();
         self.holds("unmount", FEW);
+        services.security.get().await.unwrap();
+        self.holds("access settings", ALL_STORES);
         watch(services, false).recv().await.unwrap();
         self.holds("watch", FEW);
         // Each tenant has lines of its own in the metrics.

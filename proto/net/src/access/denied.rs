@@ -28,6 +28,15 @@ pub enum Denied {
         /// The call.
         call: String,
     },
+    /// The caller has proven no identity, and the call needs one even where TLS is not required.
+    #[error(
+        "{call}: the caller must prove its identity for this call even where TLS is not required: give masters certificates \
+         (`mcctl cert`), and call with that of an admin"
+    )]
+    Unproven {
+        /// The call.
+        call: String,
+    },
     /// The caller's identity is of another trust domain.
     #[error(
         "{call}: {id} is of the trust domain {}, and this cluster of {ours}: name the folder with certificates of this \
@@ -80,14 +89,14 @@ pub enum Denied {
         /// The call.
         call: String,
     },
-    /// The time of the principal is over.
+    /// The principal has expired.
     #[error("{id} has expired: an admin gives it more time by `mcctl principals add --expires`")]
     Expired {
         /// The caller's identity.
         id: Arc<SpiffeId>,
     },
-    /// The principal is shut out.
-    #[error("{id} is denied whatever it shows: an admin did so by `mcctl principals deny`")]
+    /// The principal is denied.
+    #[error("{id} is denied: an admin ran `mcctl principals deny`, and `mcctl principals allow` ends it")]
     ShutOut {
         /// The caller's identity.
         id: Arc<SpiffeId>,
@@ -122,9 +131,9 @@ pub enum DenialReason {
     StoreName,
     /// A token that is not known, or came in the clear.
     Token,
-    /// A principal whose time is over.
+    /// A principal that has expired.
     Expired,
-    /// A principal that is shut out.
+    /// A principal that is denied.
     ShutOut,
 }
 
@@ -163,6 +172,7 @@ impl Denied {
             self,
             Self::Plain { .. }
                 | Self::Anonymous { .. }
+                | Self::Unproven { .. }
                 | Self::Foreign { .. }
                 | Self::TokenInClear { .. }
                 | Self::Token { .. }
@@ -174,7 +184,7 @@ impl Denied {
     pub fn reason(&self) -> DenialReason {
         match self {
             Self::Plain { .. } => DenialReason::Plain,
-            Self::Anonymous { .. } => DenialReason::Anonymous,
+            Self::Anonymous { .. } | Self::Unproven { .. } => DenialReason::Anonymous,
             Self::Foreign { .. } => DenialReason::TrustDomain,
             Self::Role { .. } => DenialReason::Role,
             Self::Tenant { .. } => DenialReason::Tenant,

@@ -8,17 +8,17 @@ use mc_types::{SpiffeId, TlsLevel, Token};
 use parking_lot::Mutex;
 
 use super::denied::{DenialReason, Denied, shown};
-use super::known::{Known, KnownCallers};
 use super::log::Log;
 use super::open_to::OpenTo;
 use super::principal::{Demands, Principal, Stranger};
+use super::records::{CallerRecord, CallerRecords};
 use crate::connection::ConnectInfo;
 use crate::tls::{Peer, Tls};
 
 /// Guard of a process' ports: decides who may make a call, counts denials and logs them.
 pub struct Guard {
     tls: Option<Arc<Tls>>,
-    known: OnceLock<Box<dyn KnownCallers>>,
+    records: OnceLock<Box<dyn CallerRecords>>,
     count: Box<dyn Fn(DenialReason) + Send + Sync>,
     log: Mutex<Log>,
 }
@@ -27,7 +27,7 @@ impl Guard {
     /// Returns the guard of a process with these certificates, which calls `count` for each denial. Without certificates all
     /// calls are open.
     pub fn new(tls: Option<Arc<Tls>>, count: impl Fn(DenialReason) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { tls, known: OnceLock::new(), count: Box::new(count), log: Mutex::default() })
+        Arc::new(Self { tls, records: OnceLock::new(), count: Box::new(count), log: Mutex::default() })
     }
 
     /// Returns the guard of a process without certificates: it admits everyone.
@@ -36,14 +36,15 @@ impl Guard {
         Self::new(None, |_| {})
     }
 
-    /// Judges callers from now on by what is known of them, too. The first call counts.
-    pub fn judge_by(&self, known: impl KnownCallers + 'static) {
-        let _ = self.known.set(Box::new(known));
+    /// Consults records about callers from now on. Later calls do nothing.
+    pub fn consult(&self, records: impl CallerRecords + 'static) {
+        let _ = self.records.set(Box::new(records));
     }
 
     /// Admits a caller to a call, which is named in the error. A caller whose connection is not known counts as one without
-    /// TLS. A `token` counts in the place of the caller's certificate. What is open to everyone is open to those, too, whose token is
-    /// wrong or who are shut out: they find the leader, and hear from it why it refuses other calls.
+    /// TLS. A `token` counts in the place of the caller's certificate. A call that is open to anyone is
+    /// admitted even with a wrong token or a denied identity, so that such callers find the leader, which tells them why it refuses
+    /// their other calls.
     ///
     /// # Errors
     /// [`Denied`], already counted and logged.
@@ -79,13 +80,13 @@ impl Guard {
         principal: &Principal,
         call: &str,
     ) -> Result<(), Denied> {
-        let known = |id: &SpiffeId| self.known.get().and_then(|known| known.by_path(&id.path()));
+        let record_of = |id: &SpiffeId| self.records.get().and_then(|records| records.by_path(&id.path()));
         let denied = match principal {
             Principal::Open if self.requires_tls() => Denied::Plain { call: shown(call) },
-            Principal::Named { id, token } => match known(id) {
-                Some(known) if known.is_denied => Denied::ShutOut { id: id.clone() },
-                Some(known) if known.is_over => Denied::Expired { id: id.clone() },
-                Some(known) if token.is_none_or(|token| token == known.token_number) => return Ok(()),
+            Principal::Named { id, token } => match record_of(id) {
+                Some(record) if record.is_denied => Denied::ShutOut { id: id.clone() },
+                Some(record) if record.is_over => Denied::Expired { id: id.clone() },
+                Some(record) if token.is_none_or(|token| token == record.token_number) => return Ok(()),
                 None if token.is_none() => return Ok(()),
                 _ => Denied::Token { call: shown(call) },
             },
@@ -98,7 +99,7 @@ impl Guard {
         self.tls.as_ref().is_some_and(|tls| tls.level() == TlsLevel::Require)
     }
 
-    /// Counts a call that is let in below the level `require` alone.
+    /// Counts a call that the level `require` would refuse.
     fn note_tolerated(&self, from: Option<SocketAddr>, principal: &Principal, open_to: OpenTo) {
         if let (Principal::Open, Some(tls)) = (principal, &self.tls)
             && open_to != OpenTo::Anyone
@@ -116,7 +117,7 @@ impl Guard {
 
     fn identify(&self, peer: &Peer, token: Option<&str>, call: &str) -> Result<Principal, Denied> {
         let Some(tls) = &self.tls else { return Ok(Principal::Open) };
-        let known = self.known.get();
+        let records = self.records.get();
         let level = tls.level();
         // A process without an identity has no trust domain, and no identity has an empty one.
         tls.with_id(|ours| {
@@ -125,28 +126,31 @@ impl Guard {
                 (Some(_), Peer::Plain) => return Err(Denied::TokenInClear { call: shown(call) }),
                 (Some(token), _) => {
                     let token = token.parse::<Token>().ok();
-                    let caller = token.and_then(|token| known?.by_token(&token.hash()));
+                    let caller = token.and_then(|token| records?.by_token(&token.hash()));
                     Some(caller.ok_or_else(|| Denied::Token { call: shown(call) })?)
                 }
-                (None, Peer::Other(uri)) => known.and_then(|known| known.by_certificate(uri)),
+                (None, Peer::Other(uri)) => records.and_then(|records| records.by_certificate(uri)),
                 (None, Peer::Named(id)) if id.trust() == trust => {
-                    known.and_then(|known| known.by_path(&id.path()))
+                    records.and_then(|records| records.by_path(&id.path()))
                 }
-                (None, _) => None,
+                (None, Peer::Named(id)) => {
+                    records.and_then(|records| records.by_certificate(&id.to_string()))
+                }
+                (None, Peer::Plain | Peer::Anonymous) => None,
             };
             let Some(caller) = caller else { return Ok(Principal::of(peer, Some(Demands { level, trust }))) };
             let id = match peer {
-                Peer::Named(id) if token.is_none() => id.clone(),
-                // An admin has set a name that is none: nobody can be it.
+                Peer::Named(id) if token.is_none() && id.trust() == trust => id.clone(),
+                // A stored name that is no identity matches no caller.
                 _ => Arc::new(
                     SpiffeId::of_path(trust, &caller.path)
                         .map_err(|_| Denied::Token { call: shown(call) })?,
                 ),
             };
             match caller {
-                Known { is_denied: true, .. } => Err(Denied::ShutOut { id }),
-                Known { is_over: true, .. } => Err(Denied::Expired { id }),
-                Known { token_number, .. } => {
+                CallerRecord { is_denied: true, .. } => Err(Denied::ShutOut { id }),
+                CallerRecord { is_over: true, .. } => Err(Denied::Expired { id }),
+                CallerRecord { token_number, .. } => {
                     Ok(Principal::Named { id, token: token.is_some().then_some(token_number) })
                 }
             }
@@ -158,7 +162,7 @@ impl Guard {
 #[must_use]
 pub fn bearer_of(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?;
-    // What is no text is no token, and is refused as one.
+    // A value that is no text counts as a wrong token.
     Some(value.to_str().ok().and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default())
 }
 
@@ -217,19 +221,19 @@ mod tests {
     }
 
     /// Knows one caller, an admin, whatever is asked for.
-    struct Admin(Known);
+    struct Admin(CallerRecord);
 
-    impl KnownCallers for Admin {
-        fn by_path(&self, path: &str) -> Option<Known> {
+    impl CallerRecords for Admin {
+        fn by_path(&self, path: &str) -> Option<CallerRecord> {
             (path == self.0.path).then(|| self.0.clone())
         }
 
-        fn by_token(&self, token: &TokenHash) -> Option<Known> {
+        fn by_token(&self, token: &TokenHash) -> Option<CallerRecord> {
             (*token == secret().hash()).then(|| self.0.clone())
         }
 
-        fn by_certificate(&self, uri: &str) -> Option<Known> {
-            (uri == "spiffe://other/sa/a").then(|| self.0.clone())
+        fn by_certificate(&self, uri: &str) -> Option<CallerRecord> {
+            ["spiffe://other/sa/a", "spiffe://other/mc/admin/a"].contains(&uri).then(|| self.0.clone())
         }
     }
 
@@ -238,15 +242,16 @@ mod tests {
     }
 
     /// Returns who is admitted to a call for admins where TLS is required, or the reason for the denial.
-    fn admitted(known: Known, peer: Peer, token: Option<&str>) -> Result<Principal, DenialReason> {
+    fn admitted(known: CallerRecord, peer: Peer, token: Option<&str>) -> Result<Principal, DenialReason> {
         let guard = Guard::new(Some(certificates()), |_| {});
-        guard.judge_by(Admin(known));
+        guard.consult(Admin(known));
         guard.admit(Some(&caller(peer)), token, OpenTo::ADMINS, "SetConfig").map_err(|denied| denied.reason())
     }
 
     #[test]
     fn a_token_and_an_identity_of_another_system_stand_for_a_known_caller() {
-        let known = Known { path: "admin/a".into(), token_number: 7, is_over: false, is_denied: false };
+        let known =
+            CallerRecord { path: "admin/a".into(), token_number: 7, is_over: false, is_denied: false };
         let secret = secret();
         let token = Some(secret.secret());
         let id = Arc::new("spiffe://prod/mc/admin/a".parse().unwrap());
@@ -274,11 +279,17 @@ mod tests {
             let denied = admitted(known.clone(), Peer::Named(id.clone()), Some(unknown));
             assert_eq!(denied, Err(DenialReason::Token), "{unknown}");
         }
+        let of_mc = Peer::Named(Arc::new("spiffe://other/mc/admin/a".parse().unwrap()));
+        assert_eq!(
+            admitted(known.clone(), of_mc, None),
+            by(None),
+            "another pool's identity is another system's"
+        );
         let stranger = Peer::Other("spiffe://other/sa/b".into());
         assert_eq!(admitted(known.clone(), stranger, None), Err(DenialReason::Anonymous));
 
         let guard = Guard::new(Some(certificates()), |_| {});
-        guard.judge_by(Admin(known.clone()));
+        guard.consult(Admin(known.clone()));
         let still = |token| {
             let admitted = guard.still_admits(None, &Principal::Named { id: id.clone(), token }, "Heartbeat");
             admitted.map_err(|denied| denied.reason())
@@ -288,7 +299,8 @@ mod tests {
         let open = guard.still_admits(None, &Principal::Open, "Heartbeat").unwrap_err();
         assert_eq!(open.reason(), DenialReason::Plain, "TLS is required by now");
 
-        let (over, denied) = (Known { is_over: true, ..known.clone() }, Known { is_denied: true, ..known });
+        let (over, denied) =
+            (CallerRecord { is_over: true, ..known.clone() }, CallerRecord { is_denied: true, ..known });
         for (peer, token) in [(Peer::Anonymous, token), (other, None), (Peer::Named(id), None)] {
             assert_eq!(admitted(over.clone(), peer.clone(), token), Err(DenialReason::Expired), "{peer:?}");
             assert_eq!(admitted(denied.clone(), peer.clone(), token), Err(DenialReason::ShutOut), "{peer:?}");

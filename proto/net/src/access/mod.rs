@@ -2,13 +2,13 @@
 
 mod denied;
 mod guard;
-mod known;
 mod log;
 mod open_to;
 mod principal;
+mod records;
 
 pub use denied::{DenialReason, Denied};
 pub use guard::{Guard, bearer_of};
-pub use known::{Known, KnownCallers};
 pub use open_to::{OpenTo, RoleKind};
 pub use principal::{Demands, Principal, Stranger};
+pub use records::{CallerRecord, CallerRecords};

@@ -56,6 +56,8 @@ pub enum OpenTo {
     Anyone,
     /// Identities of these roles. Where TLS is not required, also callers that have none.
     Roles(&'static [RoleKind]),
+    /// Identities of these roles alone, whether TLS is required or not.
+    Proven(&'static [RoleKind]),
 }
 
 impl OpenTo {
@@ -69,14 +71,14 @@ impl OpenTo {
     pub fn includes(self, role: RoleKind) -> bool {
         match self {
             Self::Anyone => true,
-            Self::Roles(roles) => roles.contains(&role),
+            Self::Roles(roles) | Self::Proven(roles) => roles.contains(&role),
         }
     }
 }
 
 impl fmt::Display for OpenTo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Roles(roles) = self else { return f.write_str("anyone") };
+        let (Self::Roles(roles) | Self::Proven(roles)) = self else { return f.write_str("anyone") };
         for (at, role) in roles.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
             write!(f, "{comma}{role}")?;

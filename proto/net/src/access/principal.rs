@@ -71,6 +71,7 @@ impl Principal {
         }
         let call = || shown(call);
         match self {
+            Self::Open if matches!(open_to, OpenTo::Proven(_)) => Err(Denied::Unproven { call: call() }),
             Self::Open => Ok(()),
             Self::Named { id, .. } if open_to.includes(RoleKind::from(id.role())) => Ok(()),
             Self::Named { id, .. } => Err(Denied::Role { call: call(), id: id.clone(), open_to }),
@@ -91,11 +92,11 @@ impl Principal {
         }
     }
 
-    /// Number of the token by which it has proven who it is; `None` for a caller that has shown none.
+    /// Number that its grants carry: that of its token, else of its identity; `None` for a caller that has proven none.
     #[must_use]
-    pub fn token(&self) -> Option<u64> {
+    pub fn number(&self) -> Option<u64> {
         match self {
-            Self::Named { token, .. } => *token,
+            Self::Named { id, token } => Some(token.unwrap_or_else(|| SpiffeId::number_of_path(&id.path()))),
             Self::Open | Self::Stranger(_) => None,
         }
     }
@@ -147,6 +148,20 @@ mod tests {
             assert!(Principal::of(&ours, Some(demands)).id().is_some(), "{level}");
         }
         assert_eq!(Principal::of(&Peer::Plain, None), Principal::Open, "without certificates");
+    }
+
+    #[test]
+    fn some_calls_need_an_identity_at_each_level() {
+        let admins = OpenTo::Proven(&[RoleKind::Admin]);
+        let text = Principal::Open.may(admins, "SetSecurity").unwrap_err().to_string();
+        assert!(text.contains("SetSecurity") && text.contains("mcctl cert"), "{text}");
+        for level in TlsLevel::ALL {
+            let may = |id| {
+                Principal::of(&named(id), Some(Demands { level, ..REQUIRED })).may(admins, "SetSecurity")
+            };
+            assert_eq!(may("spiffe://prod/mc/admin/a"), Ok(()), "{level}");
+            assert!(may("spiffe://prod/mc/operator/a").is_err() && may("spiffe://test/mc/admin/a").is_err());
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::tls::Peer;
 pub(super) struct Secured {
     tcp: TcpStream,
     session: Mutex<Session>,
-    /// Known after the handshake.
+    /// CallerRecord after the handshake.
     peer: Peer,
     /// End of the validity of the peer's certificate.
     expires: Option<Instant>,

@@ -23,8 +23,10 @@ pub struct CredentialPaths {
     pub certificate: PathBuf,
     /// Key of that certificate; it need not exist.
     pub key: PathBuf,
-    /// Token of the process; it need not exist.
+    /// Token of the process.
     pub token: PathBuf,
+    /// Whether the token must exist.
+    pub needs_token: bool,
 }
 
 impl CredentialPaths {
@@ -32,7 +34,7 @@ impl CredentialPaths {
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
         let [ca, certificate, key, token] = [CA, CERTIFICATE, KEY, TOKEN].map(|name| dir.join(name));
-        Self { ca, certificate, key, token }
+        Self { ca, certificate, key, token, needs_token: false }
     }
 
     /// Folder of the authorities, by which a person knows where the files are.
@@ -64,7 +66,7 @@ impl Files {
             true => Some([read(&paths.certificate)?, read(&paths.key)?]),
             false => None,
         };
-        let token = if has(&paths.token)? { Some(read(&paths.token)?) } else { None };
+        let token = if paths.needs_token || has(&paths.token)? { Some(read(&paths.token)?) } else { None };
         Ok(Self { authorities: read(&paths.ca)?, pair, token })
     }
 

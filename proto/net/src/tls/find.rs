@@ -37,15 +37,11 @@ pub(super) fn paths(
         (false, true) => return Err(TlsError::NoAuthority),
         (true, _) => {}
     }
-    // A pair is taken from one place: half of it would fit none of the other.
-    let (certificate, key) = match (certificate, key) {
-        (None, None) => (folder.certificate, folder.key),
-        (certificate, key) => (certificate.unwrap_or(folder.certificate), key.unwrap_or(folder.key)),
-    };
     Ok(Some(CredentialPaths {
         ca: ca.unwrap_or(folder.ca),
-        certificate,
-        key,
+        certificate: certificate.unwrap_or(folder.certificate),
+        key: key.unwrap_or(folder.key),
+        needs_token: token.is_some(),
         token: token.unwrap_or(folder.token),
     }))
 }
@@ -76,6 +72,7 @@ mod tests {
             certificate: "/c".into(),
             key: "/k".into(),
             token: "/run/token".into(),
+            needs_token: true,
         };
         assert_eq!(paths, expected);
         let of_flag = Some(CredentialPaths::in_dir(Path::new("/flag")));

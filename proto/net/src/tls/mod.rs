@@ -125,8 +125,7 @@ impl Tls {
     /// [`TlsError`], also when the file is not there, or no authority is found by which masters are known.
     pub fn find_with_token(named: Option<&Path>, token: &Path) -> Result<Arc<Self>, TlsError> {
         let paths = find::paths(named, |name| std::env::var_os(name))?.ok_or(TlsError::NoAuthority)?;
-        std::fs::metadata(token).map_err(|source| TlsError::Read { path: token.to_owned(), source })?;
-        Self::of_files(CredentialPaths { token: token.to_owned(), ..paths })
+        Self::of_files(CredentialPaths { token: token.to_owned(), needs_token: true, ..paths })
     }
 
     /// Reads the files again, and uses them from now on if they have changed and are in order; returns whether they had
@@ -398,8 +397,8 @@ fn provider() -> CryptoProvider {
 #[error("TLS has failed: {0}")]
 pub(crate) struct TlsFailed(pub(crate) rustls::Error);
 
-/// Whether a handshake failed because the other end speaks something else. A certificate that was refused is no such failure: what
-/// was to be secret must not follow in the clear.
+/// Whether a handshake failed because the other end speaks something else. A refused certificate does not count: a fallback would
+/// send secrets in the clear.
 pub(crate) fn speaks_no_tls(error: &io::Error) -> bool {
     let inner = error.get_ref();
     let by_rustls = inner.and_then(|error| error.downcast_ref::<rustls::Error>());

@@ -8,7 +8,7 @@ fn grant() -> Grant {
         access: Access::Write,
         expires: ClusterTime(4),
         tenant: "team".to_owned(),
-        token: None,
+        holder: None,
         needs_proof: true,
         ranges: vec![
             GrantedRange { segment: 0, offset: 64, len: 128, index: 9 },
@@ -96,9 +96,9 @@ fn ranges_of_any_numbers_come_back() {
     let all = [most, least, half, most, half, least];
     let wide = Grant { ranges: all.to_vec(), ..grant() };
     assert_eq!(Grant::peek(&wide.seal(&GrantKey([7; 32])).bytes), Ok(wide));
-    for token in [0, 7, u64::MAX] {
-        let by_token = Grant { token: Some(token), ..grant() };
-        assert_eq!(Grant::peek(&by_token.seal(&GrantKey([7; 32])).bytes), Ok(by_token));
+    for holder in [0, 7, u64::MAX] {
+        let held = Grant { holder: Some(holder), ..grant() };
+        assert_eq!(Grant::peek(&held.seal(&GrantKey([7; 32])).bytes), Ok(held));
     }
 }
 

@@ -49,7 +49,7 @@ impl Limited {
         let ranges = vec![GrantedRange { segment: 0, offset: 64, len: LEN, index: 7 }];
         let (cluster, store, epoch) = (self.peer.cluster, self.peer.store, self.peer.epoch);
         let (expires, tenant) = (ClusterTime(1 << 40), String::new());
-        Grant { cluster, store, epoch, access, expires, tenant, token: None, needs_proof: false, ranges }
+        Grant { cluster, store, epoch, access, expires, tenant, holder: None, needs_proof: false, ranges }
             .seal(&self.key)
     }
 

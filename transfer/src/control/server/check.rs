@@ -50,9 +50,9 @@ pub(crate) enum Refusal {
         "this store requires TLS: give the client the folder with its certificates, by --tls-dir or MC_TLS_DIR"
     )]
     Plain,
-    #[error("{id} is denied whatever it shows: an admin did so by `mcctl principals deny`")]
+    #[error("{id} is denied: an admin ran `mcctl principals deny`, and `mcctl principals allow` ends it")]
     ShutOut { id: String },
-    #[error("the token for which the grant was given was revoked: get a new one by `mcctl principals token`")]
+    #[error("the holder of the grant was denied, or its token was replaced: `mcctl whoami` says more")]
     Revoked,
     #[error("this store has not heard from a master yet: try again")]
     NotReady,
@@ -138,22 +138,24 @@ impl Refusal {
     }
 }
 
-/// Checks that a peer may use a store that insists on TLS as far as `level` says, and returns the grants that it may use.
+/// Checks that a peer may use a store of the trust domain `ours`, which insists on TLS as far as `level` says, and returns the grants
+/// that count from it.
 ///
-/// Who it is does not matter much: its grants say what it may do. But at `require` one that has shown no identity uses those alone
-/// that nobody else can use, and those who are shut out get nothing.
+/// Grants decide what a peer may do. At `require`, one without an identity of ours uses only those that need proofs.
 pub(crate) fn check_peer(
     level: TlsLevel,
     data_encryption: DataEncryption,
-    authority: &Authority,
+    (ours, authority): (Option<&str>, &Authority),
     peer: &Peer,
 ) -> Result<GrantsTaken, Refusal> {
     match peer {
-        Peer::Named(id) if authority.has_shut_out(id) => Err(Refusal::ShutOut { id: id.to_string() }),
-        Peer::Named(_) => Ok(GrantsTaken::All),
+        Peer::Named(id) if ours == Some(id.trust()) => match authority.has_shut_out_identity(&id.path()) {
+            true => Err(Refusal::ShutOut { id: id.to_string() }),
+            false => Ok(GrantsTaken::All),
+        },
         _ if level < TlsLevel::Require => Ok(GrantsTaken::All),
         Peer::Plain if data_encryption == DataEncryption::On => Err(Refusal::Plain),
-        Peer::Plain | Peer::Anonymous | Peer::Other(_) => Ok(GrantsTaken::WithProofs),
+        Peer::Plain | Peer::Anonymous | Peer::Other(_) | Peer::Named(_) => Ok(GrantsTaken::WithProofs),
     }
 }
 
@@ -218,10 +220,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use mc_types::Clock;
+    use mc_types::{Clock, SpiffeId};
 
     use super::*;
-    use crate::shut_out::ShutOut;
 
     const HERE: MemoryId = MemoryId { store: StoreId(2), epoch: SegmentEpoch(3) };
 
@@ -237,7 +238,7 @@ mod tests {
             access: Access::Read,
             expires: ClusterTime(101),
             tenant: String::new(),
-            token: None,
+            holder: None,
             needs_proof: false,
             ranges: vec![GrantedRange { segment: 0, offset: 64, len: 128, index: 9 }],
         }
@@ -268,33 +269,34 @@ mod tests {
 
     #[test]
     fn a_store_that_requires_tls_serves_those_who_use_it_and_are_not_shut_out() {
-        let named = Peer::Named(Arc::new("spiffe://here/mc/tenant/t/ro/a".parse().unwrap()));
+        let named = |trust: &str| Peer::Named(Arc::new(SpiffeId::of_path(trust, "tenant/t/ro/a").unwrap()));
+        let (ours, foreign) = (named("here"), named("there"));
         let other = Peer::Other("spiffe://there/sa/a".into());
         let authority = Authority::new(Clock::from_fn(|| Duration::ZERO));
         let taken = |level, encryption, peer: &Peer| {
-            check_peer(level, encryption, &authority, peer).map_err(|why| why.to_string())
+            check_peer(level, encryption, (Some("here"), &authority), peer).map_err(|why| why.to_string())
         };
         let (on, off) = (DataEncryption::On, DataEncryption::Off);
         for level in [TlsLevel::Allow, TlsLevel::Prefer] {
-            for peer in [&Peer::Plain, &Peer::Anonymous, &other, &named] {
+            for peer in [&Peer::Plain, &Peer::Anonymous, &other, &foreign, &ours] {
                 assert_eq!(taken(level, on, peer), Ok(GrantsTaken::All), "{peer:?} at {level}");
             }
         }
         assert!(taken(TlsLevel::Require, on, &Peer::Plain).unwrap_err().contains("--tls-dir"));
         assert_eq!(taken(TlsLevel::Require, off, &Peer::Plain), Ok(GrantsTaken::WithProofs));
-        for peer in [&Peer::Anonymous, &other] {
+        for peer in [&Peer::Anonymous, &other, &foreign] {
             assert_eq!(taken(TlsLevel::Require, on, peer), Ok(GrantsTaken::WithProofs), "{peer:?}");
         }
-        assert_eq!(taken(TlsLevel::Require, on, &named), Ok(GrantsTaken::All));
+        assert_eq!(taken(TlsLevel::Require, on, &ours), Ok(GrantsTaken::All));
 
-        let identities = BTreeSet::from(["tenant/t/ro/a".to_owned()]);
-        authority.shut_out(ShutOut { identities, tokens: BTreeSet::new() });
+        authority.shut_out(BTreeSet::from([SpiffeId::number_of_path("tenant/t/ro/a")]));
         for level in TlsLevel::ALL {
-            let why = taken(level, off, &named).unwrap_err();
+            let why = taken(level, off, &ours).unwrap_err();
             assert!(why.contains("spiffe://here/mc/tenant/t/ro/a is denied"), "{why}");
         }
-        authority.shut_out(ShutOut::default());
-        assert_eq!(taken(TlsLevel::Require, on, &named), Ok(GrantsTaken::All));
+        assert!(taken(TlsLevel::Require, on, &foreign).is_ok(), "it is somebody else");
+        authority.shut_out(BTreeSet::new());
+        assert_eq!(taken(TlsLevel::Require, on, &ours), Ok(GrantsTaken::All));
     }
 
     #[test]

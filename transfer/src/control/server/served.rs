@@ -148,15 +148,15 @@ impl ServedMemory {
     ) -> Result<Grant, Refusal> {
         let (grant, key) = Grant::open(sealed, &self.key)?;
         prove(&grant, &key)?;
-        self.check_token(&grant)?;
+        self.check_holder(&grant)?;
         check::check_grant(self.identity, self.authority.times(), &grant, access)?;
         Ok(grant)
     }
 
-    /// Refuses a grant that was given for a token which was revoked since.
-    fn check_token(&self, grant: &Grant) -> Result<(), Refusal> {
-        match grant.token {
-            Some(token) if self.authority.has_shut_out_token(token) => Err(Refusal::Revoked),
+    /// Refuses a grant whose holder was shut out since.
+    fn check_holder(&self, grant: &Grant) -> Result<(), Refusal> {
+        match grant.holder {
+            Some(holder) if self.authority.has_shut_out(holder) => Err(Refusal::Revoked),
             _ => Ok(()),
         }
     }
@@ -176,7 +176,7 @@ impl ServedMemory {
     /// those of a few small ones before it, come in. The fence ends an operation that takes longer.
     pub(crate) fn locate(&self, grant: &Grant, op: Op) -> Result<(Arc<Lent>, GrantedRange, Times), Refusal> {
         let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
-        self.check_token(grant)?;
+        self.check_holder(grant)?;
         let range = check::check_op(grant, op)?;
         let here = |lent: &&Arc<Lent>| {
             lent.segment.number() == range.segment && lent.segment.contains(range.offset, range.len)

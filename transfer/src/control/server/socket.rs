@@ -52,8 +52,8 @@ pub(crate) enum Closed {
     Refused,
     #[error("the peer's certificate has expired")]
     Expired,
-    #[error("the peer gets nothing any more: {0}")]
-    ShutOut(String),
+    #[error("the store refuses the peer from now on: {0}")]
+    NotServed(String),
     #[error("no TLS with the peer: {0}")]
     Tls(io::Error),
     #[error(transparent)]

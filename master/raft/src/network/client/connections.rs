@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mc_log::TypeConfig;
 use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::raft_client::RaftClient;
-use mc_types::NodeId;
+use mc_types::{NodeId, TlsLevel};
 use openraft::errors::Unreachable;
 use parking_lot::Mutex;
 use tonic::transport::Channel;
@@ -25,7 +25,14 @@ pub(crate) struct Connections {
     pub(crate) silent_peers: Arc<SilentPeers>,
     pub(crate) removal: Arc<RemovalNotice>,
     pub(crate) leader_contact: LeaderContact,
-    open: Mutex<HashMap<NodeId, (String, PeerChannels)>>,
+    open: Mutex<HashMap<NodeId, Open>>,
+}
+
+/// Connections to one peer, and how they were made.
+struct Open {
+    address: String,
+    level: Option<TlsLevel>,
+    channels: PeerChannels,
 }
 
 /// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshots
@@ -56,7 +63,8 @@ impl Connections {
         Self { network, addresses, acks, silent_peers, removal, leader_contact, open: Mutex::default() }
     }
 
-    /// Returns the connections to `target` at its current address. `recorded` is the address that openraft knows.
+    /// Returns the connections to `target` at its current address, made at the present level of TLS: those that were made in the
+    /// clear at a lower one would stay so. `recorded` is the address that openraft knows.
     pub(crate) fn to(
         &self,
         from: NodeId,
@@ -64,14 +72,15 @@ impl Connections {
         recorded: &str,
     ) -> Result<(Route, PeerChannels), Unreachable<TypeConfig>> {
         let address = self.addresses.get(target).map_or_else(|| recorded.to_owned(), |node| node.raft);
+        let level = self.network.tls().map(|tls| tls.level());
         let mut open = self.open.lock();
         let channels = match open.get(&target) {
-            Some((at, channels)) if *at == address => channels.clone(),
+            Some(open) if open.address == address && open.level == level => open.channels.clone(),
             _ => {
                 let channels = self.connect(&address).map_err(|err| {
                     Unreachable::from_string(format!("node {target}: {address} is not an address: {err}"))
                 })?;
-                open.insert(target, (address.clone(), channels.clone()));
+                open.insert(target, Open { address: address.clone(), level, channels: channels.clone() });
                 channels
             }
         };

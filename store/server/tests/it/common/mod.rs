@@ -74,7 +74,7 @@ pub fn grant(peer: &Peer, key: &GrantKey, access: Access, range: GrantedRange) -
     let &Peer { cluster, store, epoch, .. } = peer;
     let expires = ClusterTime(100_000);
     let (tenant, ranges) = (String::new(), vec![range]);
-    Grant { cluster, store, epoch, access, expires, tenant, token: None, needs_proof: false, ranges }
+    Grant { cluster, store, epoch, access, expires, tenant, holder: None, needs_proof: false, ranges }
         .seal(key)
 }
 

@@ -1,20 +1,20 @@
 use mc_types::TokenHash;
 
-/// What a process knows of callers beyond their certificates.
-pub trait KnownCallers: Send + Sync {
-    /// Returns what is known of a caller by its identity without the trust domain; `None` if nothing is.
-    fn by_path(&self, path: &str) -> Option<Known>;
+/// Source of records about callers.
+pub trait CallerRecords: Send + Sync {
+    /// Returns the record of an identity, which is written without its trust domain.
+    fn by_path(&self, path: &str) -> Option<CallerRecord>;
 
     /// Returns the caller with a token.
-    fn by_token(&self, token: &TokenHash) -> Option<Known>;
+    fn by_token(&self, token: &TokenHash) -> Option<CallerRecord>;
 
     /// Returns the caller for which an identity of another system stands.
-    fn by_certificate(&self, uri: &str) -> Option<Known>;
+    fn by_certificate(&self, uri: &str) -> Option<CallerRecord>;
 }
 
-/// A caller that is known.
+/// Record of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct CallerRecord {
     /// Its identity without the trust domain.
     pub path: String,
     /// Number of its token.

@@ -1,35 +1,35 @@
 use std::time::SystemTime;
 
-use mc_index::{KnownPrincipal, Security};
-use mc_net::{Known, KnownCallers};
+use mc_index::{Security, StoredPrincipal};
+use mc_net::{CallerRecord, CallerRecords};
 use mc_types::TokenHash;
 use tokio::sync::watch;
 
-/// Callers as the replicated state of this master knows them. Whether the time of one is over, this machine's clock says.
-pub(crate) struct KnownToCluster(pub(crate) watch::Receiver<Option<Security>>);
+/// Records about callers in the replicated state. Expiry is judged by this machine's clock.
+pub(crate) struct ReplicatedRecords(pub(crate) watch::Receiver<Security>);
 
-impl KnownCallers for KnownToCluster {
-    fn by_path(&self, path: &str) -> Option<Known> {
-        self.0.borrow().as_ref()?.principal(path).map(|known| known_as(path, known))
+impl CallerRecords for ReplicatedRecords {
+    fn by_path(&self, path: &str) -> Option<CallerRecord> {
+        self.0.borrow().principal(path).map(|stored| record_of(path, stored))
     }
 
-    fn by_token(&self, token: &TokenHash) -> Option<Known> {
-        self.0.borrow().as_ref()?.with_token(token).map(|(path, known)| known_as(path, known))
+    fn by_token(&self, token: &TokenHash) -> Option<CallerRecord> {
+        self.0.borrow().with_token(token).map(|(path, stored)| record_of(path, stored))
     }
 
-    fn by_certificate(&self, uri: &str) -> Option<Known> {
-        self.0.borrow().as_ref()?.with_certificate(uri).map(|(path, known)| known_as(path, known))
+    fn by_certificate(&self, uri: &str) -> Option<CallerRecord> {
+        self.0.borrow().with_certificate(uri).map(|(path, stored)| record_of(path, stored))
     }
 }
 
-fn known_as(path: &str, known: &KnownPrincipal) -> Known {
-    let KnownPrincipal { principal, token_number } = known;
+fn record_of(path: &str, stored: &StoredPrincipal) -> CallerRecord {
+    let StoredPrincipal { record, token_number } = stored;
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    Known {
+    CallerRecord {
         path: path.to_owned(),
         token_number: *token_number,
-        is_over: principal.expires.is_some_and(|expires| now() >= expires),
-        is_denied: principal.denied,
+        is_over: record.expires.is_some_and(|expires| now() >= expires),
+        is_denied: record.denied,
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
         let leads = pool.leader().await;
         let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
         let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
-        let known = KnownToCluster(leader.raft.index().security());
+        let known = ReplicatedRecords(leader.raft.index().security());
         let name = "tenant/a/rw/engine";
         let with = |change: PrincipalChange| leader.security.set_principal(change);
         let named = || PrincipalChange { name: name.to_owned(), ..PrincipalChange::default() };
@@ -79,10 +79,13 @@ mod tests {
         with(PrincipalChange { forget: true, ..named() }).await.unwrap();
         assert_eq!(known.by_path(name), None);
 
-        // Without certificates, the leader itself would be cut off.
+        // Step by step; and without certificates, the leader itself would be cut off.
+        let early = leader.security.set_level(TlsLevel::Require, false).await.unwrap_err().to_string();
+        assert!(early.contains("tls prefer"), "{early}");
+        leader.security.set_level(TlsLevel::Prefer, false).await.unwrap();
         let why = leader.security.set_level(TlsLevel::Require, false).await.unwrap_err().to_string();
         assert!(why.contains("would cut off master") && why.contains("it has no certificate"), "{why}");
         leader.security.set_level(TlsLevel::Require, true).await.unwrap();
-        assert_eq!(leader.security.get().await.unwrap().0.level(), TlsLevel::Require);
+        assert_eq!(leader.security.get().await.unwrap().0.level(), Some(TlsLevel::Require));
     }
 }

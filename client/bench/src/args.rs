@@ -6,6 +6,7 @@ use mc_console::Global;
 use crate::allocator::AllocatorArgs;
 use crate::failover::FailoverArgs;
 use crate::fleet::FleetArgs;
+use crate::flood::FloodArgs;
 use crate::full::FullArgs;
 use crate::load::LoadArgs;
 use crate::replay::ReplayArgs;
@@ -55,6 +56,11 @@ pub(crate) enum Bench {
     /// Stores and clients run in this process, with the product's own code; the masters are child processes. Each client
     /// gets one object a second. Raise the limit on open files first: a store takes about 10 descriptors, a client 3.
     Fleet(FleetArgs),
+    /// Measure how much a tenant notices of others who flood the pool; starts a pool of its own, which requires TLS
+    ///
+    /// One client gets objects at a steady pace: alone, and beside callers that flood the leader with calls of another tenant beyond
+    /// its limit, with calls without a certificate, with handshakes, and with handshakes that they don't finish.
+    Flood(FloodArgs),
     /// Measure how much of the pool's memory objects can use, and how fast the masters place them
     ///
     /// The bench drives the masters' index in this process, without memory behind it. It fills the pool until an object
@@ -91,6 +97,7 @@ impl Bench {
             | Self::Restart(_)
             | Self::Replay(_)
             | Self::Fleet(_)
+            | Self::Flood(_)
             | Self::Allocator(_)
             | Self::Full(_)
             | Self::Transfer(_)

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use mc_client::{Client, Put, PutOptions};
 use mc_console::{Ended, Global, Output, Progress, connect, human_bytes};
-use mc_testbed::{Cluster, Ending, Keyspace, Ledger, Miss, Shape, end_leader, verify};
+use mc_testbed::{Cluster, Ending, Keyspace, Ledger, Miss, Security, Shape, end_leader, verify};
 use mc_types::ByteSize;
 use serde::Serialize;
 
@@ -83,9 +83,11 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
             human_bytes(most)
         );
     }
-    let (mut cluster, machine) =
-        own_pool::start(Shape { tls: args.tls, ..Shape::three_and_two(most) }, args.data_dir.as_ref())
-            .await?;
+    let (mut cluster, machine) = own_pool::start(
+        Shape { security: Security::tls(args.tls), ..Shape::three_and_two(most) },
+        args.data_dir.as_ref(),
+    )
+    .await?;
 
     let space = Keyspace::uniform("failover".to_owned(), args.size.0 as usize);
     let ledger = Ledger::new(space);

@@ -100,7 +100,7 @@ fn fdatasync(dir: &Path) -> io::Result<Duration> {
     Ok(took[took.len() / 2])
 }
 
-fn mib_s(bytes: usize, took: Duration) -> f64 {
+pub(crate) fn mib_s(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / (1 << 20) as f64 / took.as_secs_f64()
 }
 

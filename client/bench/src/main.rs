@@ -4,6 +4,7 @@ mod allocator;
 mod args;
 mod failover;
 mod fleet;
+mod flood;
 mod full;
 mod latencies;
 mod load;
@@ -65,6 +66,7 @@ async fn measure(global: &Global, bench: &Bench, output: Output) -> Result<Ended
         Bench::Restart(args) => interrupts.until(restart::bench(global, args, output)).await?,
         Bench::Replay(args) => interrupts.until(replay::bench(global, args, output)).await?,
         Bench::Fleet(args) => interrupts.until(fleet::bench(global, args, output)).await?,
+        Bench::Flood(args) => interrupts.until(flood::bench(global, args, output)).await?,
         Bench::Allocator(args) => interrupts.until(allocator::bench(global, args, output)).await?,
         Bench::Full(args) => interrupts.until(full::bench(global, args, output)).await?,
         Bench::Transfer(args) => interrupts.until(transfer::bench(global, args, output)).await?,

@@ -12,7 +12,7 @@ use crate::output::Format;
 const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
 
 /// Flags of every command.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Client addresses of the masters, comma-separated; one reachable master is enough
     /// [env: MC_MASTERS] [default: 127.0.0.1:50051]

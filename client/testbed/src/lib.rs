@@ -8,7 +8,8 @@ mod failover;
 mod workload;
 
 pub use children::{
-    ChildrenError, Cluster, Master, Process, Shape, Store, died_of, role_of_this_process, segment_bytes,
+    ChildrenError, Cluster, Master, Process, Security, Shape, Store, died_of, role_of_this_process,
+    segment_bytes,
 };
 pub use failover::{Ending, Failover, end_leader};
 pub use workload::{

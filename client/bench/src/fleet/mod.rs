@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use mc_console::{Ended, Global, Output, View, connect, note};
-use mc_testbed::{Cluster, Shape};
+use mc_testbed::{Cluster, Security, Shape};
 use mc_types::{ByteSize, Span};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -83,8 +83,13 @@ struct Report {
 pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> Result<Ended> {
     refuse_masters(global, "bench fleet kills masters, so it runs only on a pool that it starts")?;
     make_room(args)?;
-    let shape =
-        Shape { masters: 3, stores: 0, segment: ByteSize(0), data_dir: args.data_dir.clone(), tls: args.tls };
+    let shape = Shape {
+        masters: 3,
+        stores: 0,
+        segment: ByteSize(0),
+        data_dir: args.data_dir.clone(),
+        security: Security::tls(args.tls),
+    };
     let mut cluster = Cluster::start(&shape)?;
     let outcome = run(args, &mut cluster).await;
     let report = outcome.map_err(|error| cluster.explain(error))?;

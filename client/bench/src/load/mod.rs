@@ -1,6 +1,7 @@
 //! `mc-bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
 mod alone;
+mod compare;
 mod parts;
 mod pool;
 mod report;
@@ -57,7 +58,8 @@ pub(crate) struct LoadArgs {
     /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Give the processes of its own pool certificates, and require TLS
+    /// Measure pools of its own without TLS, with proofs of grants alone, and with TLS in turn, and print the ratios; needs three times
+    /// the memory
     #[arg(long)]
     pub(crate) tls: bool,
 }
@@ -109,21 +111,17 @@ pub(crate) async fn bench(
     // a lease.
     let mut shape = Shape::three_and_two(2 * keys * args.size.0.next_multiple_of(4096));
     shape.data_dir.clone_from(&args.data_dir);
-    shape.tls = args.tls;
     if args.single {
         (shape.masters, shape.stores, shape.segment) = (1, 1, ByteSize(shape.segment.0 * 2));
+    }
+    if args.tls {
+        return compare::compare(kind, global, args, &shape, output, interrupts).await;
     }
     let begun = async {
         let pool = Pool::open(global, &shape).await?;
         let machine = Machine::measure(pool.disk(args.data_dir.as_deref())).await?;
         let client = connect::client_at(&pool.masters(), global).await?;
-
-        let run = format!("bench/{:016x}", rand::random::<u64>());
-        let space = Keyspace::uniform(run.clone(), args.size.0 as usize);
-        let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
-        let values = allocated(&client, (0..values).map(|block| space.object(block).1).collect())?;
-        let (args, next, over) = (args.clone(), AtomicU64::new(keys), AtomicBool::new(false));
-        anyhow::Ok((pool, machine, Load { client, args, keys, values, run, space, next, over }))
+        anyhow::Ok((pool, machine, Load::new(kind, args.clone(), client)?))
     };
     let (pool, machine, load) = interrupts.until(begun).await??;
     let load = Arc::new(load);
@@ -178,6 +176,16 @@ struct Load {
 }
 
 impl Load {
+    fn new(kind: Kind, args: LoadArgs, client: Client) -> Result<Self> {
+        let keys = args.keys.unwrap_or_else(|| default_keys(&args));
+        let run = format!("bench/{:016x}", rand::random::<u64>());
+        let space = Keyspace::uniform(run.clone(), args.size.0 as usize);
+        let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
+        let values = allocated(&client, (0..values).map(|block| space.object(block).1).collect())?;
+        let (next, over) = (AtomicU64::new(keys), AtomicBool::new(false));
+        Ok(Self { client, args, keys, values, run, space, next, over })
+    }
+
     /// Puts what is to be read, makes the calls, and removes the objects.
     async fn measure(self: &Arc<Self>, kind: Kind, pool: &Pool) -> Result<(Counts, Duration, Option<Watch>)> {
         if kind != Kind::Put {
@@ -189,13 +197,18 @@ impl Load {
             false => None,
         };
         let mut progress = Progress::new("measuring", self.args.duration.0.as_millis() as u64);
-        let (counts, took) = match kind {
-            Kind::Put => self.put_rounds(&mut progress).await,
-            _ => self.steady(kind, &mut progress).await?,
-        };
+        let (counts, took) = self.calls(kind, &mut progress).await?;
         drop(progress);
         self.remove(0..self.next.load(Ordering::Relaxed)).await;
         Ok((counts, took, watch))
+    }
+
+    /// Makes the calls that are measured.
+    async fn calls(self: &Arc<Self>, kind: Kind, progress: &mut Progress) -> Result<(Counts, Duration)> {
+        match kind {
+            Kind::Put => Ok(self.put_rounds(progress).await),
+            _ => self.steady(kind, progress).await,
+        }
     }
 
     /// Runs `measure`, and removes the objects if it fails.

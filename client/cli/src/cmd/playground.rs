@@ -11,8 +11,8 @@ use clap::Args;
 use mc_client::Client;
 use mc_console::{Ended, Interrupts, Output, Progress, Tone, connect, human_bytes, note, ratio};
 use mc_testbed::{
-    Capacity, Cluster, Driver, Ending, Failover, Generator, Keyspace, Ledger, Miss, Requests, Shape, Verdict,
-    baseline, end_leader, read_trace, value, verify,
+    Capacity, Cluster, Driver, Ending, Failover, Generator, Keyspace, Ledger, Miss, Requests, Security,
+    Shape, Verdict, baseline, end_leader, read_trace, value, verify,
 };
 use mc_types::ALLOCATION_ALIGN;
 use parking_lot::Mutex;
@@ -93,7 +93,7 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
     let (workload, requests) = requests(args)?;
     let mut shape = Shape::three_and_two_full_of(capacity(args.puts));
     shape.data_dir.clone_from(&args.data_dir);
-    shape.tls = args.tls;
+    shape.security = Security::tls(args.tls);
     let mut cluster = Cluster::start(&shape)?;
     tell_start(&mut cluster, &shape, output);
 

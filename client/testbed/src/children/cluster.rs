@@ -13,6 +13,36 @@ use super::certificates::Certificates;
 use super::ports::Ports;
 use super::process::Process;
 
+/// Security of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// No certificates: everything in the clear.
+    #[default]
+    Plain,
+    /// TLS for all calls, and bytes of objects in the clear, with proofs of grants.
+    Proofs,
+    /// TLS for everything.
+    Tls,
+}
+
+impl Security {
+    /// Its name in figures.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Proofs => "proofs",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// TLS if `tls` is set.
+    #[must_use]
+    pub fn tls(tls: bool) -> Self {
+        if tls { Self::Tls } else { Self::Plain }
+    }
+}
+
 /// Number and sizes of the processes to start.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -24,8 +54,8 @@ pub struct Shape {
     pub segment: ByteSize,
     /// Parent of the directory for data and logs; `None` is the system's directory for temporary files.
     pub data_dir: Option<PathBuf>,
-    /// Whether every process has certificates, and requires TLS.
-    pub tls: bool,
+    /// Certificates of the processes, and what TLS is for.
+    pub security: Security,
 }
 
 impl Shape {
@@ -34,13 +64,13 @@ impl Shape {
     pub fn three_and_two(bytes: u64) -> Self {
         let each = (bytes + bytes / 3) / 2;
         let segment = ByteSize(each.next_multiple_of(64 << 20));
-        Self { masters: 3, stores: 2, segment, data_dir: None, tls: false }
+        Self { masters: 3, stores: 2, segment, data_dir: None, security: Security::Plain }
     }
 
     /// Three masters and two stores that evict when objects take more than `bytes`.
     pub fn three_and_two_full_of(bytes: u64) -> Self {
         let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
-        Self { masters: 3, stores: 2, segment, data_dir: None, tls: false }
+        Self { masters: 3, stores: 2, segment, data_dir: None, security: Security::Plain }
     }
 }
 
@@ -90,7 +120,7 @@ impl Cluster {
     /// are those of an admin of this pool.
     pub fn start(shape: &Shape) -> Result<Self, ChildrenError> {
         let dir = directory(shape.data_dir.as_deref())?;
-        let certificates = Certificates::new(&dir.path().join("tls"), shape.tls)?;
+        let certificates = Certificates::new(&dir.path().join("tls"), shape.security != Security::Plain)?;
         connect::use_tls_dir(certificates.of("admin/bench")?);
         let mut ports = Ports::default();
         let mut address = || ports.next_address().ok_or(ChildrenError::NoPort);
@@ -133,6 +163,9 @@ impl Cluster {
             ]);
             args.extend(["--data-dir".into(), dir.path().join(format!("store-{at}")).into()]);
             args.extend(["--tls-dir".into(), certificates.of(&format!("store/store-{at}"))?.into()]);
+            if shape.security == Security::Proofs {
+                args.extend(["--data-encryption".into(), "off".into()]);
+            }
             let log = dir.path().join(format!("store-{at}.log"));
             let process = Process::start(format!("store {at}"), args, log)?;
             stores.push(Store { process, address: data, http_address: http });

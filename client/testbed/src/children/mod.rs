@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-pub use cluster::{Cluster, Master, Shape, Store, segment_bytes};
+pub use cluster::{Cluster, Master, Security, Shape, Store, segment_bytes};
 pub use process::{Process, died_of};
 pub use role::role_of_this_process;
 

@@ -15,31 +15,31 @@ pub(crate) struct IssueArgs {
     /// Identity: master/NAME, store/NAME, admin/NAME, tenant/TENANT/rw/NAME (ro to read only), or one of these after
     /// spiffe://TRUST/mc/
     #[arg(value_name = "IDENTITY")]
-    identity: String,
+    pub(super) identity: String,
     /// Directory of the authority, which `mcctl cert init` has made
     #[arg(long, value_name = "DIR", default_value = DEFAULT_CA_DIR)]
-    ca: PathBuf,
+    pub(super) ca: PathBuf,
     /// TLS directory for ca.crt, tls.crt and tls.key; those that are there are replaced, as a renewal
     #[arg(long, value_name = "DIR", default_value = DEFAULT_TLS_DIR)]
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// Days until the certificate expires; it expires with its authority at the latest
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..))]
-    days: u32,
+    pub(super) days: u32,
     /// DNS name of the process, for clients that compare it, such as a browser; may be repeated
     #[arg(long, value_name = "NAME")]
-    dns: Vec<String>,
+    pub(super) dns: Vec<String>,
     /// IP address of the process, for the same clients; may be repeated
     #[arg(long, value_name = "IP")]
-    ip: Vec<IpAddr>,
+    pub(super) ip: Vec<IpAddr>,
     /// Replace the certificates of another authority, too
     #[arg(long)]
-    force: bool,
+    pub(super) force: bool,
 }
 
 #[derive(Serialize)]
-struct Document {
-    identity: String,
-    not_after: String,
+pub(super) struct Document {
+    pub(super) identity: String,
+    pub(super) not_after: String,
     files: Vec<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn issue(args: &IssueArgs, output: Output) -> Result<Ended> {
     Ok(Ended::Well)
 }
 
-fn write(args: &IssueArgs) -> Result<Document> {
+pub(super) fn write(args: &IssueArgs) -> Result<Document> {
     let authority = authority_of(&args.ca)?;
     let identity = identity(&args.identity, authority.trust())?;
     check_target(args, &authority)?;

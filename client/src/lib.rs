@@ -46,9 +46,9 @@ mod raw;
 mod session;
 
 pub use admin::{
-    Admin, ClusterStatus, Config, CutOff, Lookup, MasterReport, MasterStatus, Member, Members,
-    OutdatedCaller, PlacedReplica, Principal, PrincipalChange, Quota, Security, SegmentStatus, Setting,
-    StoreState, StoreStatus, Tenant, TransportStatus, WhoAmI,
+    Admin, AuditKind, AuditLog, AuditRecord, ClusterStatus, Config, CutOff, Lookup, MasterReport,
+    MasterStatus, Member, Members, OutdatedCaller, PlacedReplica, Principal, PrincipalChange, Quota,
+    Security, SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus, WhoAmI,
 };
 pub use builder::Builder;
 pub use bytes::Bytes;

@@ -1,10 +1,11 @@
 //! A master of an mc pool: the replicated index of which key lies where, and the API to it.
 //!
-//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `formation`, `leader`, `judged`, `access`, `api`,
+//! Each room uses the ones before it: `config`, `metrics`, `data_dir`, `audit`, `formation`, `leader`, `judged`, `access`, `api`,
 //! `mooncake`, `http`, `run`.
 
 mod access;
 mod api;
+mod audit;
 mod config;
 mod data_dir;
 mod formation;

@@ -1141,6 +1141,56 @@ pub struct PrincipalCertificates {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetSecurityReply {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadAuditRequest {
+    #[prost(message, optional, tag = "1")]
+    pub caller: ::core::option::Option<Caller>,
+    /// true: callers that this master refused; false: changes that it applied.
+    #[prost(bool, tag = "2")]
+    pub refusals: bool,
+    /// most records; 1,000 at most
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadAuditReply {
+    #[prost(message, repeated, tag = "1")]
+    pub records: ::prost::alloc::vec::Vec<AuditRecord>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuditRecord {
+    /// time of the call, in milliseconds since 1970
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+    /// log index of a change, the same on all masters
+    #[prost(uint64, optional, tag = "2")]
+    pub index: ::core::option::Option<u64>,
+    /// identity of the caller without the trust domain; empty where it has shown none
+    #[prost(string, tag = "3")]
+    pub who: ::prost::alloc::string::String,
+    /// host of the caller
+    #[prost(string, tag = "4")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub call: ::prost::alloc::string::String,
+    #[prost(string, optional, tag = "6")]
+    pub tenant: ::core::option::Option<::prost::alloc::string::String>,
+    /// what a change is about, or the reason of a refusal in words
+    #[prost(string, tag = "7")]
+    pub subject: ::prost::alloc::string::String,
+    /// OK, BEGUN, the name of an error, or the kind of a refusal
+    #[prost(string, tag = "8")]
+    pub result: ::prost::alloc::string::String,
+    /// objects that were removed
+    #[prost(uint64, optional, tag = "9")]
+    pub objects: ::core::option::Option<u64>,
+    /// equal refusals that the record stands for
+    #[prost(uint64, optional, tag = "10")]
+    pub times: ::core::option::Option<u64>,
+    /// term of a change's log entry
+    #[prost(uint64, optional, tag = "11")]
+    pub term: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhoAmIRequest {
     #[prost(message, optional, tag = "1")]
     pub caller: ::core::option::Option<Caller>,
@@ -1958,6 +2008,25 @@ pub mod master_client {
                 .insert(GrpcMethod::new("mc.v1.Master", "FinishUpgrade"));
             self.inner.unary(req, path, codec).await
         }
+        /// Newest records of one of the audit logs of the asked master, the oldest first. Any master answers.
+        pub async fn read_audit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReadAuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReadAuditReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::BoundedCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/mc.v1.Master/ReadAudit");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("mc.v1.Master", "ReadAudit"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Access settings, and whom the level `require` would cut off.
         pub async fn get_security(
             &mut self,
@@ -2212,6 +2281,11 @@ pub mod master_server {
             tonic::Response<super::FinishUpgradeReply>,
             tonic::Status,
         >;
+        /// Newest records of one of the audit logs of the asked master, the oldest first. Any master answers.
+        async fn read_audit(
+            &self,
+            request: tonic::Request<super::ReadAuditRequest>,
+        ) -> std::result::Result<tonic::Response<super::ReadAuditReply>, tonic::Status>;
         /// Access settings, and whom the level `require` would cut off.
         async fn get_security(
             &self,
@@ -3447,6 +3521,49 @@ pub mod master_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FinishUpgradeSvc(inner);
+                        let codec = crate::codec::BoundedCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mc.v1.Master/ReadAudit" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadAuditSvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::ReadAuditRequest>
+                    for ReadAuditSvc<T> {
+                        type Response = super::ReadAuditReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReadAuditRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::read_audit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadAuditSvc(inner);
                         let codec = crate::codec::BoundedCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -54,6 +54,8 @@ pub enum Procedure {
     MasterSetConfig,
     /// `/mc.v1.Master/FinishUpgrade`
     MasterFinishUpgrade,
+    /// `/mc.v1.Master/ReadAudit`
+    MasterReadAudit,
     /// `/mc.v1.Master/GetSecurity`
     MasterGetSecurity,
     /// `/mc.v1.Master/SetSecurity`
@@ -80,7 +82,7 @@ pub enum Procedure {
 
 impl Procedure {
     /// All procedures, in the order of the files.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::MasterHello,
         Self::MasterStatus,
         Self::MasterWatch,
@@ -107,6 +109,7 @@ impl Procedure {
         Self::MasterGetConfig,
         Self::MasterSetConfig,
         Self::MasterFinishUpgrade,
+        Self::MasterReadAudit,
         Self::MasterGetSecurity,
         Self::MasterSetSecurity,
         Self::MasterWhoAmI,
@@ -150,6 +153,7 @@ impl Procedure {
             Self::MasterGetConfig => "/mc.v1.Master/GetConfig",
             Self::MasterSetConfig => "/mc.v1.Master/SetConfig",
             Self::MasterFinishUpgrade => "/mc.v1.Master/FinishUpgrade",
+            Self::MasterReadAudit => "/mc.v1.Master/ReadAudit",
             Self::MasterGetSecurity => "/mc.v1.Master/GetSecurity",
             Self::MasterSetSecurity => "/mc.v1.Master/SetSecurity",
             Self::MasterWhoAmI => "/mc.v1.Master/WhoAmI",
@@ -194,6 +198,7 @@ impl Procedure {
             "/mc.v1.Master/GetConfig" => Self::MasterGetConfig,
             "/mc.v1.Master/SetConfig" => Self::MasterSetConfig,
             "/mc.v1.Master/FinishUpgrade" => Self::MasterFinishUpgrade,
+            "/mc.v1.Master/ReadAudit" => Self::MasterReadAudit,
             "/mc.v1.Master/GetSecurity" => Self::MasterGetSecurity,
             "/mc.v1.Master/SetSecurity" => Self::MasterSetSecurity,
             "/mc.v1.Master/WhoAmI" => Self::MasterWhoAmI,

@@ -296,6 +296,7 @@ impl Master for Proxy {
         get_security(GetSecurityRequest) -> GetSecurityReply;
         set_security(SetSecurityRequest) -> SetSecurityReply;
         who_am_i(WhoAmIRequest) -> WhoAmIReply;
+        read_audit(ReadAuditRequest) -> ReadAuditReply;
     }
 
     passed_on! {

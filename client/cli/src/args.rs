@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 use mc_console::Global;
 
+use crate::cmd::audit::AuditArgs;
 use crate::cmd::bench::BenchArgs;
 use crate::cmd::cert::CertCommand;
 use crate::cmd::check::CheckCommand;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     /// Show and set how far the cluster insists on TLS
     #[command(subcommand)]
     Security(SecurityCommand),
+    /// Show who changed the cluster, from the audit logs of all masters; with --refusals, who was refused
+    Audit(AuditArgs),
     /// Show and raise the cluster version after all masters run a newer build
     #[command(subcommand)]
     Upgrade(UpgradeCommand),

@@ -52,6 +52,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Principals(command) => cmd::principals::principals(global, command, output).await,
             Command::Whoami(args) => cmd::whoami::whoami(global, args, output).await,
             Command::Security(command) => cmd::security::security(global, command, output).await,
+            Command::Audit(args) => cmd::audit::audit(global, args, output).await,
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Check(command) => cmd::check::check(global, command, output).await,

@@ -1,3 +1,4 @@
+mod audit;
 mod security;
 mod types;
 
@@ -5,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_discovery::Leader;
+use mc_discovery::{Leader, MasterChannel};
 use mc_proto::{
     detail_of, reason_of,
     v1::{
@@ -17,12 +18,14 @@ use mc_proto::{
 use mc_transfer::PeerEndpoint;
 use mc_types::{ByteSize, Code, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId, TlsLevel};
 use tokio::time::{Instant, timeout};
+use tonic::{Response, Status};
 
 use crate::call::{Repeat, Rpc};
 use crate::core::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 
+pub use audit::{AuditKind, AuditLog, AuditRecord};
 pub use security::{CutOff, Principal, PrincipalChange, Security, WhoAmI};
 pub use types::{
     Config, MasterStatus, Member, Members, OutdatedCaller, Quota, SegmentStatus, Setting, StoreState,
@@ -123,28 +126,38 @@ impl Admin {
     /// # Errors
     /// When the master cannot be reached, refuses, or does not answer within a second.
     pub async fn status_of(&self, address: &str) -> Result<MasterStatus, Error> {
+        // Masters of any cluster answer a caller that names none.
+        let any_cluster = |caller| Some(Caller { cluster_id: Bytes::new(), ..caller });
+        let answer = self.ask_one("status", address, STATUS_TIMEOUT, async |master, caller| {
+            master.client.status(StatusRequest { caller: any_cluster(caller) }).await
+        });
+        MasterStatus::read(answer.await?).ok_or_else(|| nonsense("status"))
+    }
+
+    /// Asks the master at an address by `call`.
+    async fn ask_one<R>(
+        &self,
+        what: &'static str,
+        address: &str,
+        within: Duration,
+        call: impl AsyncFnOnce(&mut MasterChannel, Caller) -> Result<Response<R>, Status>,
+    ) -> Result<R, Error> {
         let masters = &self.client.core().leader.masters;
-        let fail = |code: Code, why: String| Error::definite("status", code, address, why);
+        let fail = |code: Code, why: String| Error::definite(what, code, address, why);
         let mut channel =
             masters.channel(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
-        // Name no cluster in the request, so that masters of any cluster answer.
-        let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
-        let request = StatusRequest { caller: Some(caller) };
-        let answer = self
-            .client
-            .run("status", 1, async { timeout(STATUS_TIMEOUT, channel.client.status(request)).await })
-            .await;
+        let caller = masters.caller(None);
+        let asked = async { timeout(within, call(&mut channel, caller)).await };
+        let answer = self.client.run(what, 1, asked).await;
         let failed = match answer {
-            Ok(Ok(reply)) => {
-                return MasterStatus::read(reply.into_inner()).ok_or_else(|| nonsense("status"));
-            }
+            Ok(Ok(reply)) => return Ok(reply.into_inner()),
             Ok(Err(status)) => match detail_of(&status) {
                 Some(detail) => {
                     fail(Code::try_from(detail.code).unwrap_or(Code::InternalError), detail.message)
                 }
                 None => fail(Code::RpcFail, reason_of(&status)),
             },
-            Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
+            Err(_) => fail(Code::RpcTimeout, format!("no answer within {within:?}")),
         };
         masters.replace_channel(address, &channel);
         Err(failed)

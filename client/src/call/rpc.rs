@@ -46,6 +46,7 @@ rpc! {
     SetConfigRequest -> SetConfigReply at "/mc.v1.Master/SetConfig" as "set config";
     FinishUpgradeRequest -> FinishUpgradeReply at "/mc.v1.Master/FinishUpgrade" as "finish upgrade";
     GetSecurityRequest -> GetSecurityReply at "/mc.v1.Master/GetSecurity" as "get security";
+    ReadAuditRequest -> ReadAuditReply at "/mc.v1.Master/ReadAudit" as "read audit";
     SetSecurityRequest -> SetSecurityReply at "/mc.v1.Master/SetSecurity" as "set security";
     WhoAmIRequest -> WhoAmIReply at "/mc.v1.Master/WhoAmI" as "who am I";
 }

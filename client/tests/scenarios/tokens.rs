@@ -90,8 +90,10 @@ async fn a_plain_connection_never_carries_a_token() {
     tls.set_level(TlsLevel::Allow);
     let client = cluster.builder().network(TlsNetwork::shared(Some(tls))).connect().await.unwrap();
     client.put("key", b"value").await.unwrap();
-    let bearers = cluster.world.lock().security.bearers.clone();
-    assert!(bearers.len() >= 4 && bearers.iter().all(Option::is_none), "{bearers:?}");
+    let bearers = || cluster.world.lock().security.bearers.clone();
+    // The call that watches the leader comes when it comes.
+    until("the calls of a client and of a put were made", || bearers().len() >= 4).await;
+    assert!(bearers().iter().all(Option::is_none), "{:?}", bearers());
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
     ];
     let numbers = [
         ("format of commands", command::COMMAND_FORMAT.into()),
+        ("format of commands that name their call", command::AUDITED_FORMAT.into()),
         ("format of snapshots", snapshot::PLAIN_FORMAT.into()),
         ("format of snapshots with access settings", snapshot::FORMAT.into()),
         ("entries that a cluster may lose", order::LOST_ENTRIES_MAX),

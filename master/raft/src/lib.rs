@@ -23,6 +23,7 @@ pub mod testing;
 mod tests;
 mod timing;
 
+pub use apply::audit::{AuditSink, AuditedEntry};
 pub use apply::index::{Applied, Gap, SharedIndex};
 pub use apply::snapshot_limits::SnapshotLimits;
 pub use apply::state_machine::{SnapshotBuilder, StateMachine};

@@ -8,7 +8,7 @@ use tonic::{Extensions, Status};
 use super::table::open_to;
 use crate::judged::Judge;
 
-/// Lets a call through if its caller may make it, and notes the caller in it for [`principal_of`].
+/// Lets a call through if its caller may make it, and notes in it the caller, for [`principal_of`], and the call, for [`name_of`].
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedCalls(pub(crate) Arc<Guard>);
 
@@ -20,6 +20,7 @@ impl Judge for GuardedCalls {
         let token = bearer_of(call.headers());
         let principal = self.0.admit(caller, token, open_to(procedure), procedure.name())?;
         call.extensions_mut().insert(principal);
+        call.extensions_mut().insert(procedure);
         Ok(())
     }
 }
@@ -30,6 +31,11 @@ impl Judge for GuardedCalls {
 /// `INTERNAL` for a call that did not.
 pub(crate) fn principal_of(call: &Extensions) -> Result<&Principal, Status> {
     call.get().ok_or_else(|| Status::internal("the call did not pass the guard of the port"))
+}
+
+/// Returns the name of a call that came through [`GuardedCalls`].
+pub(crate) fn name_of(call: &Extensions) -> &'static str {
+    call.get::<Procedure>().map_or("", |procedure| procedure.name())
 }
 
 #[cfg(test)]

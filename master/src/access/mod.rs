@@ -7,7 +7,7 @@ mod stores;
 mod table;
 mod tenant;
 
-pub(crate) use layer::{GuardedCalls, principal_of};
+pub(crate) use layer::{GuardedCalls, name_of, principal_of};
 pub(crate) use records::ReplicatedRecords;
 pub(crate) use routes::{FORWARDED, route_open_to};
 pub(crate) use stores::StoreCaller;

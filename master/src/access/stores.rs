@@ -5,7 +5,7 @@ use mc_net::{ConnectInfo, Denied, Guard, Principal};
 use mc_types::{Role, StoreId};
 use tonic::{Extensions, Status};
 
-use super::layer::principal_of;
+use super::layer::{name_of, principal_of};
 use crate::leader::{Refusal, Services};
 
 /// Caller of a procedure for stores. One with the identity of a store acts on stores alone that the identity covers by their
@@ -14,18 +14,19 @@ use crate::leader::{Refusal, Services};
 pub(crate) struct StoreCaller {
     principal: Principal,
     from: Option<SocketAddr>,
+    call: &'static str,
     guard: Arc<Guard>,
 }
 
 impl StoreCaller {
     pub(crate) fn of(call: &Extensions, guard: &Arc<Guard>) -> Result<Self, Status> {
         let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
-        Ok(Self { principal: principal_of(call)?.clone(), from, guard: guard.clone() })
+        Ok(Self { principal: principal_of(call)?.clone(), from, call: name_of(call), guard: guard.clone() })
     }
 
     /// Checks that it may mount a store under a name.
     pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Refusal> {
-        self.principal.may_speak_for(name).map_err(|denied| self.deny(denied))
+        self.principal.may_speak_for(name, self.call).map_err(|denied| self.deny(denied))
     }
 
     /// Checks that it was not denied since it was admitted. For the messages of a stream.
@@ -41,7 +42,10 @@ impl StoreCaller {
         let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(()) };
         services.coordinator.lead().await?;
         let checked = services.coordinator.read(|applied| {
-            applied.state.mounted_name(store).map_or(Ok(()), |name| self.principal.may_speak_for(name))
+            applied
+                .state
+                .mounted_name(store)
+                .map_or(Ok(()), |name| self.principal.may_speak_for(name, self.call))
         });
         checked.map_err(|denied| self.deny(denied))
     }

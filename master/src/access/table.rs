@@ -38,6 +38,7 @@ pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
         Procedure::MasterSetConfig => OPERATORS,
         Procedure::MasterFinishUpgrade => OPERATORS,
         Procedure::MasterGetSecurity => OBSERVERS,
+        Procedure::MasterReadAudit => OpenTo::Roles(&[Admin]),
         // What a stranger set below `require` would outlive the step up to it.
         Procedure::MasterSetSecurity => OpenTo::Proven(&[Admin]),
 
@@ -138,7 +139,7 @@ mod tests {
             "Master/ListMembers" | "Master/GetConfig" | "Master/ListTenants" | "Master/GetSecurity" => {
                 &["master", "admin", "operator", "observer"]
             }
-            "Master/SetSecurity" => &["admin"],
+            "Master/SetSecurity" | "Master/ReadAudit" => &["admin"],
             raft if raft.starts_with("Raft/") => &["master"],
             _ => &["admin", "operator"],
         }

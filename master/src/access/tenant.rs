@@ -50,19 +50,23 @@ tenant_fields! {
     without:
         WatchRequest ListTenantsRequest MountStoreRequest UnmountStoreRequest ListMembersRequest
         TransferLeaderRequest AddMemberRequest RemoveMemberRequest GetConfigRequest SetConfigRequest
-        FinishUpgradeRequest GetSecurityRequest SetSecurityRequest WhoAmIRequest;
+        FinishUpgradeRequest ReadAuditRequest GetSecurityRequest SetSecurityRequest WhoAmIRequest;
 }
 
 /// Writes the tenant of a tenant's user into its request, which may name that one or none. Other callers may name any.
 ///
 /// # Errors
 /// [`Denied::Tenant`] when the request names another tenant.
-pub(crate) fn resolve_tenant(principal: &Principal, request: &mut impl TenantField) -> Result<(), Denied> {
+pub(crate) fn resolve_tenant(
+    principal: &Principal,
+    call: &str,
+    request: &mut impl TenantField,
+) -> Result<(), Denied> {
     let Some(id) = principal.id() else { return Ok(()) };
     let (Role::Tenant { tenant, .. }, Some(named)) = (id.role(), request.tenant_mut()) else { return Ok(()) };
     let is_default = tenant.is_empty() && named == DEFAULT_TENANT;
     if !(named.is_empty() || named == tenant || is_default) {
-        return Err(Denied::tenant(id, named));
+        return Err(Denied::tenant(call, id, named));
     }
     named.clone_from(tenant);
     Ok(())
@@ -84,7 +88,7 @@ mod tests {
     /// Tenant that a request is for after it was resolved; `None` if it was denied.
     fn resolved(principal: &Principal, named: &str) -> Option<String> {
         let mut request = v1::BatchPutRevokeRequest { tenant: named.into(), ..Default::default() };
-        resolve_tenant(principal, &mut request).ok().map(|()| request.tenant)
+        resolve_tenant(principal, "BatchPutRevoke", &mut request).ok().map(|()| request.tenant)
     }
 
     #[test]
@@ -106,7 +110,8 @@ mod tests {
     #[test]
     fn the_denial_names_both_tenants() {
         let mut request = v1::RemoveAllRequest { tenant: "b".into(), ..Default::default() };
-        let denied = resolve_tenant(&principal("tenant/a/rw/e"), &mut request).unwrap_err().to_string();
+        let denied = resolve_tenant(&principal("tenant/a/rw/e"), "RemoveAll", &mut request);
+        let denied = denied.unwrap_err().to_string();
         assert!(denied.contains("prod/mc/tenant/a/rw/e") && denied.contains("tenant `b`"), "{denied}");
     }
 

@@ -1,5 +1,6 @@
 //! The gRPC API: translates between protobuf and the services of [`crate::leader`], and bounds what calls take up.
 
+mod audit;
 mod bucket;
 mod call_limits;
 mod caller;
@@ -20,6 +21,7 @@ mod shed;
 mod stores;
 mod tenants;
 
+pub(crate) use audit::AuditedCaller;
 pub(crate) use in_flight::InFlight;
 pub(crate) use places::KeptForStores;
 pub(crate) use reply_memory::ReplySize;

@@ -10,6 +10,7 @@ use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::audit::{self, AuditedCaller};
 use super::call_limits::CallLimits;
 use super::caller::{Addressee, holder_of, host_of, names_client, note_if_outdated, versions_meet};
 use super::cluster::software;
@@ -17,8 +18,9 @@ use super::reply_memory::ReplyMemory;
 use super::shed::{SheddableCall, Shedder};
 use super::stores::HeartbeatsFrom;
 use super::{cluster, config, objects, ports, security, stores, tenants};
-use crate::access::{StoreCaller, TenantField, principal_of, resolve_tenant};
-use crate::leader::{Refusal, Services};
+use crate::access::{StoreCaller, TenantField, name_of, principal_of, resolve_tenant};
+use crate::audit::AuditLogs;
+use crate::leader::{Refusal, Services, audited};
 use crate::metrics::{MasterMetrics, Rpc};
 
 /// The API on the client port. It listens before there is a cluster, and says so until there is one.
@@ -26,6 +28,7 @@ pub(crate) struct Api {
     node: NodeId,
     network: Arc<dyn Network>,
     metrics: Arc<MasterMetrics>,
+    pub(crate) audit: Arc<AuditLogs>,
     /// Guard of all ports of this master.
     pub(crate) guard: Arc<Guard>,
     services: ArcSwapOption<Services>,
@@ -37,16 +40,25 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn new(node: NodeId, network: Arc<dyn Network>, metrics: Arc<MasterMetrics>) -> Arc<Self> {
+    pub(crate) fn new(
+        node: NodeId,
+        network: Arc<dyn Network>,
+        metrics: Arc<MasterMetrics>,
+        audit: Arc<AuditLogs>,
+    ) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
         let shedder = Shedder::new(metrics.calls.shed.clone());
         let reply_memory = ReplyMemory::new(ports::passed_on());
-        let counted = metrics.clone();
-        let guard = Guard::new(network.tls().cloned(), move |reason| counted.calls.denied(reason));
+        let (counted, noted) = (metrics.clone(), audit.clone());
+        let guard = Guard::new(network.tls().cloned(), move |from, denied| {
+            counted.calls.denied(denied.reason());
+            noted.refused(from.map(|from| from.ip()), denied);
+        });
         Arc::new(Self {
             node,
             network,
             metrics,
+            audit,
             guard,
             services: ArcSwapOption::empty(),
             waiting,
@@ -102,7 +114,7 @@ impl Api {
     fn of_tenant<R: TenantField>(&self, request: Request<R>) -> Result<R, Status> {
         let (_, call, mut request) = request.into_parts();
         let principal = principal_of(&call)?;
-        if let Err(denied) = resolve_tenant(principal, &mut request) {
+        if let Err(denied) = resolve_tenant(principal, name_of(&call), &mut request) {
             let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
             return Err(self.guard.deny(from, denied).into());
         }
@@ -173,6 +185,17 @@ macro_rules! change {
     ($($call:tt)*) => {
         call!(admit_change, $($call)*)
     };
+}
+
+/// Like `change!`, for calls that are audited.
+macro_rules! audited {
+    ($self:ident, $rpc:ident, $request:ident, |$services:ident| $body:expr) => {{
+        let caller = AuditedCaller::of($request.extensions());
+        change!($self, $rpc, $request, |$services| {
+            let call = caller.call(&$request);
+            audited(call, async { Ok::<_, Refusal>($body) }).await?
+        })
+    }};
 }
 
 #[tonic::async_trait]
@@ -286,7 +309,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::RemoveAllRequest>,
     ) -> Result<Response<v1::RemoveAllReply>, Status> {
-        change!(self, RemoveAll, request, |services| objects::remove_all(&services.objects, request).await?)
+        audited!(self, RemoveAll, request, |services| objects::remove_all(&services.objects, request).await?)
     }
 
     async fn batch_drop_replicas(
@@ -308,7 +331,8 @@ impl Master for MasterService {
         &self,
         request: Request<v1::SetTenantRequest>,
     ) -> Result<Response<v1::SetTenantReply>, Status> {
-        change!(self, SetTenant, request, |services| tenants::set(&services, request).await?)
+        let caller = AuditedCaller::of(request.extensions());
+        change!(self, SetTenant, request, |services| tenants::set(&services, request, &caller).await?)
     }
 
     async fn mount_store(
@@ -318,15 +342,16 @@ impl Master for MasterService {
         self.0.shedder.admit(SheddableCall::Mount)?;
         let one_of_few = self.0.shedder.mount_slot()?;
         let caller = StoreCaller::of(request.extensions(), &self.0.guard)?;
+        let by = AuditedCaller::of(request.extensions());
         // If the caller gives up, its entry stays in the log's queue: the place is taken until that is applied.
         change!(self, Mount, request, |services| {
             caller.may_use_name(&request.name)?;
             caller.may_act_on(&services, &request.store_id).await?;
-            let mounting = async move {
+            let mounting = audited(by.call(&request), async move {
                 let mounted = stores::mount(&services, request).await;
                 drop(one_of_few);
                 mounted
-            };
+            });
             let ended = tokio::spawn(mounting).await;
             ended.map_err(|error| Refusal::Unknown(format!("the mount was not finished: {error}")))??
         })
@@ -337,7 +362,7 @@ impl Master for MasterService {
         request: Request<v1::UnmountStoreRequest>,
     ) -> Result<Response<v1::UnmountStoreReply>, Status> {
         let caller = StoreCaller::of(request.extensions(), &self.0.guard)?;
-        change!(self, Unmount, request, |services| {
+        audited!(self, Unmount, request, |services| {
             caller.may_act_on(&services, &request.store_id).await?;
             stores::unmount(&services, request).await?
         })
@@ -377,14 +402,15 @@ impl Master for MasterService {
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::AddMemberReply>, Status> {
-        change!(self, AddMember, request, |services| cluster::add_member(&services.members, &request).await?)
+        audited!(self, AddMember, request, |services| cluster::add_member(&services.members, &request)
+            .await?)
     }
 
     async fn remove_member(
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::RemoveMemberReply>, Status> {
-        change!(self, RemoveMember, request, |services| cluster::remove_member(&services.members, &request)
+        audited!(self, RemoveMember, request, |services| cluster::remove_member(&services.members, &request)
             .await?)
     }
 
@@ -399,16 +425,24 @@ impl Master for MasterService {
         &self,
         request: Request<v1::SetConfigRequest>,
     ) -> Result<Response<v1::SetConfigReply>, Status> {
-        change!(self, SetConfig, request, |services| config::set(&services.configuration, &request).await?)
+        audited!(self, SetConfig, request, |services| config::set(&services.configuration, &request).await?)
     }
 
     async fn finish_upgrade(
         &self,
         request: Request<v1::FinishUpgradeRequest>,
     ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
-        change!(self, FinishUpgrade, request, |services| {
+        audited!(self, FinishUpgrade, request, |services| {
             config::finish_upgrade(&services.configuration, &request).await?
         })
+    }
+
+    async fn read_audit(
+        &self,
+        request: Request<v1::ReadAuditRequest>,
+    ) -> Result<Response<v1::ReadAuditReply>, Status> {
+        let api = &self.0;
+        call!(self, ReadAudit, request, |_services| audit::read(&api.audit, &request).await?)
     }
 
     async fn get_security(
@@ -422,7 +456,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::SetSecurityRequest>,
     ) -> Result<Response<v1::SetSecurityReply>, Status> {
-        change!(self, SetSecurity, request, |services| security::set(&services.security, request).await?)
+        audited!(self, SetSecurity, request, |services| security::set(&services.security, request).await?)
     }
 
     async fn who_am_i(

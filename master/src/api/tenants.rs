@@ -4,8 +4,9 @@ use mc_index::Quota;
 use mc_proto::v1;
 use mc_types::MAX_ITEMS;
 
+use super::audit::AuditedCaller;
 use super::objects::limits;
-use crate::leader::{Refusal, Services, TenantState, Tenants};
+use crate::leader::{Refusal, Services, TenantState, Tenants, audited};
 
 /// Number of tenants in an answer when the request names none.
 const LISTED_TENANTS: usize = 1000;
@@ -41,13 +42,22 @@ fn message(TenantState { view, quota, calls }: TenantState) -> v1::Tenant {
 pub(super) async fn set(
     services: &Services,
     request: v1::SetTenantRequest,
+    caller: &AuditedCaller,
 ) -> Result<v1::SetTenantReply, Refusal> {
-    limits(&request.tenant, 0)?;
+    let tenant = request.tenant;
+    limits(&tenant, 0)?;
     let quota = request.quota.map(|v1::Quota { bytes, objects }| Quota { bytes, objects });
     let calls = if quota.is_none() { Some(0) } else { request.calls_per_s };
-    services.tenants.set(request.tenant.clone(), quota).await?;
+    let subject = quota.map_or_else(
+        || "unregistered".to_owned(),
+        |Quota { bytes, objects }| format!("bytes={bytes} objects={objects}"),
+    );
+    let call = caller.named("SetTenant", Some(&tenant), subject);
+    audited(call, services.tenants.set(tenant.clone(), quota)).await?;
     if let Some(calls) = calls {
-        services.security.set_calls(request.tenant, Some(calls).filter(|calls| *calls > 0)).await?;
+        let call = caller.named("SetTenant", Some(&tenant), format!("calls_per_s={calls}"));
+        let calls = Some(calls).filter(|calls| *calls > 0);
+        audited(call, services.security.set_calls(tenant, calls)).await?;
     }
     Ok(v1::SetTenantReply {})
 }

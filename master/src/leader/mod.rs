@@ -40,6 +40,6 @@ pub(crate) use settings::{
 pub(crate) use stores::HeartbeatSession;
 pub(crate) use term::{
     Coordinator, CoordinatorConfig, KnownLeader, Leading, OutdatedCaller, PutTimes, Refusal, StatusView,
-    TransportUse, Unready,
+    TransportUse, Unready, audited,
 };
 pub(crate) use watch::{WatchEvent, tell_of_members, watch};

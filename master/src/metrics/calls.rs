@@ -16,6 +16,7 @@ pub(crate) struct CallMetrics {
     /// Shed calls of hello, watch and mount_store, in the order of `SheddableCall`.
     pub(crate) shed: [Counter; 3],
     denied: [Counter; DenialReason::ALL.len()],
+    pub(crate) audit_lost: Counter,
 }
 
 impl CallMetrics {
@@ -57,6 +58,11 @@ impl CallMetrics {
                             one";
                 r.counter("mc_master_calls_denied_total", help, &[("reason", reason)])
             }),
+            audit_lost: r.counter(
+                "mc_master_audit_lost_total",
+                "Lines of the audit logs that were not written: the disk failed or was too slow, or too many callers were refused",
+                &[],
+            ),
         }
     }
 

@@ -32,12 +32,13 @@ pub(crate) enum Rpc {
     GetConfig,
     SetConfig,
     FinishUpgrade,
+    ReadAudit,
     GetSecurity,
     SetSecurity,
     WhoAmI,
 }
 
-pub(super) const RPCS: [(Rpc, &str); 29] = [
+pub(super) const RPCS: [(Rpc, &str); 30] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
@@ -64,6 +65,7 @@ pub(super) const RPCS: [(Rpc, &str); 29] = [
     (Rpc::GetConfig, "get_config"),
     (Rpc::SetConfig, "set_config"),
     (Rpc::FinishUpgrade, "finish_upgrade"),
+    (Rpc::ReadAudit, "read_audit"),
     (Rpc::GetSecurity, "get_security"),
     (Rpc::SetSecurity, "set_security"),
     (Rpc::WhoAmI, "who_am_i"),

@@ -14,7 +14,7 @@ use super::answers::{UNAVAILABLE_IN_CURRENT_MODE, failure, invalid, or_unavailab
 use super::forward::{PassableRequest, on_leader};
 use super::tenant::{index_name, text};
 use crate::api::{Api, ReplySize};
-use crate::leader::{Refusal, RemovalPage, Services};
+use crate::leader::{Refusal, RemovalPage, Services, audited};
 
 /// Mooncake's number for a job that it does not know.
 const JOB_NOT_FOUND: i32 = -1402;
@@ -60,7 +60,10 @@ pub(super) async fn remove_all(
         let mut removed_count = 0;
         for tenant in tenants {
             let progress = match Instant::now() < until {
-                true => removed_of(&services, &tenant, force, until, &mut removed_count).await,
+                true => {
+                    let call = asked.caller.named("RemoveAll", Some(&tenant), "all objects".to_owned());
+                    audited(call, removed_of(&services, &tenant, force, until, &mut removed_count)).await
+                }
                 false => Ok(Progress::Late),
             };
             let left = match progress {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::{self, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{self, HeaderName, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use mc_process::http::{ExchangeError, exchange};
 use mc_raft::RaftTiming;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::access::FORWARDED;
-use crate::api::{Api, ReplySize};
+use crate::api::{Api, AuditedCaller, ReplySize};
 use crate::leader::{Refusal, Services};
 
 /// Longest time until a request is answered. Mooncake's transfer engine waits for 3 s, once.
@@ -30,6 +30,8 @@ const PASSED_ON: [HeaderName; 2] = [header::CONTENT_TYPE, NEXT];
 pub(super) struct PassableRequest {
     pub(super) method: Method,
     pub(super) body: Bytes,
+    /// Who asks, also if another master passed the request on.
+    pub(super) caller: AuditedCaller,
     uri: Uri,
     forwarded: bool,
 }
@@ -42,7 +44,8 @@ impl<S: Send + Sync> FromRequest<S> for PassableRequest {
         // The router takes the body off the answer.
         let method = if method == Method::HEAD { Method::GET } else { method };
         let forwarded = request.headers().contains_key(FORWARDED);
-        Ok(Self { method, uri, forwarded, body: Bytes::from_request(request, state).await? })
+        let caller = AuditedCaller::of_http(request.extensions(), request.headers().get(FORWARDED));
+        Ok(Self { method, uri, forwarded, caller, body: Bytes::from_request(request, state).await? })
     }
 }
 
@@ -128,7 +131,7 @@ impl PassableRequest {
         let mut request = http::Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
-        request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
+        request.headers_mut().insert(FORWARDED, self.caller.to_header());
         // Held until the answer is here and its connection is closed.
         let Ok(_place) = timeout_at(end, api.reply_memory.pass_on()).await else {
             return Err(NoReply::Again(
@@ -192,10 +195,12 @@ mod tests {
     use mc_net::{ChannelOptions, Connection, Listener, Network, TcpNetwork};
     use mc_process::metrics::Registry;
     use mc_types::NodeId;
+    use metrics::Counter;
     use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
     use tonic::transport::{Channel, Error};
 
     use super::*;
+    use crate::audit::AuditLogs;
     use crate::metrics::MasterMetrics;
 
     /// A leader that takes no connection, or takes one and answers nothing.
@@ -228,9 +233,12 @@ mod tests {
     /// and how long that took.
     async fn passed_on(method: Method, timing: RaftTiming, leader: &Arc<Silent>) -> (String, bool, Duration) {
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
-        let api = Api::new(NodeId(1), leader.clone(), metrics);
-        let uri = Uri::from_static("/metadata?key=a");
-        let asked = PassableRequest { method, body: Bytes::from_static(b"value"), uri, forwarded: false };
+        let dir = tempfile::tempdir().unwrap();
+        let audit = AuditLogs::open(dir.path(), true, Counter::noop()).unwrap();
+        let api = Api::new(NodeId(1), leader.clone(), metrics, Arc::new(audit));
+        let (uri, body) = (Uri::from_static("/metadata?key=a"), Bytes::from_static(b"value"));
+        let caller = AuditedCaller::default();
+        let asked = PassableRequest { method, body, caller, uri, forwarded: false };
         let begun = Instant::now();
         let answer = asked.forward(&api, "leader:9003", ReplySize::Small, timing, begun + WITHIN).await;
         let (why, again) = match answer {
@@ -277,7 +285,7 @@ mod tests {
             let mut peer = leader.accepted.lock().unwrap().pop().unwrap();
             peer.read_to_string(&mut sent).await.unwrap();
             assert!(sent.starts_with(&format!("{method} /metadata?key=a HTTP/1.1\r\n")), "{sent}");
-            assert!(sent.contains("mc-forwarded: 1\r\n") && sent.ends_with("\r\n\r\nvalue"), "{sent}");
+            assert!(sent.contains("mc-forwarded: 1;;\r\n") && sent.ends_with("\r\n\r\nvalue"), "{sent}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::answers::{failure, invalid, or_unavailable};
 use super::forward::{PassableRequest, on_leader};
 use super::tenant::{index_name, shown_name};
 use crate::api::{Api, ReplySize};
-use crate::leader::{Refusal, Services, TenantState};
+use crate::leader::{Refusal, Services, TenantState, audited};
 
 /// Most tenants in an answer.
 const LISTED: usize = 4_096;
@@ -91,8 +91,16 @@ pub(super) async fn tenant_quotas(
     let size = if tenant_id.is_empty() { ReplySize::Large } else { ReplySize::Small };
     let answer = on_leader(&api, &asked, size, async |services| {
         let done = match asked.method {
-            Method::PUT => put(&services, &tenant_id, bytes).await,
-            Method::DELETE => delete(&services, &tenant_id).await,
+            Method::PUT => {
+                let call =
+                    asked.caller.named("SetTenant", Some(index_name(&tenant_id)), format!("bytes={bytes}"));
+                audited(call, put(&services, &tenant_id, bytes)).await
+            }
+            Method::DELETE => {
+                let call =
+                    asked.caller.named("SetTenant", Some(index_name(&tenant_id)), "unregistered".to_owned());
+                audited(call, delete(&services, &tenant_id)).await
+            }
             _ if tenant_id.is_empty() => list(&services).await,
             _ => get(&services, &tenant_id).await,
         };

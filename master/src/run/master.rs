@@ -1,3 +1,4 @@
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::listeners::{Listeners, listen};
 use super::log::Log;
 use super::tasks::{CLOSE, Tasks};
 use crate::api::Api;
+use crate::audit::AuditLogs;
 use crate::config::{MasterArgs, MasterConfigError, system_resolver};
 use crate::data_dir::{IdentityFile, departed, rescue};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationService, Plan};
@@ -65,7 +67,7 @@ impl Master {
             );
         }
         let identity = IdentityFile::open(&lock)?;
-        let node = identity.node();
+        let (node, is_new) = (identity.node(), identity.belonging().is_none());
         let network = environment.network.as_ref();
         // Before the log is read, which can take minutes: probes of pods that were made for Mooncake connect to this port.
         let metadata = match args.metadata_address() {
@@ -97,7 +99,15 @@ impl Master {
                 resolver: system_resolver(),
             },
         );
-        let api = Api::new(node, environment.network.clone(), metrics.clone());
+        let audit = {
+            let dir = args.data_dir.clone();
+            let lost = metrics.calls.audit_lost.clone();
+            mc_durable::blocking(move || AuditLogs::open(&dir, is_new, lost)).await
+        };
+        let audit = audit.map_err(io::Error::other).flatten();
+        let audit =
+            audit.map_err(|error| StartError::Failed(format!("cannot open the audit logs: {error}")))?;
+        let api = Api::new(node, environment.network.clone(), metrics.clone(), Arc::new(audit));
         let (fail, failed) = watch::channel(None);
         let running = Tasks {
             node,
@@ -178,6 +188,9 @@ impl Master {
         if tokio::time::timeout(CLOSE + DRAIN, self.tasks.wait()).await.is_err() {
             tracing::debug!("connections were still open at the end");
         }
+        // Before the lock of the directory is given back.
+        let audit = self.api.audit.clone();
+        let _ = mc_durable::blocking(move || audit.close()).await;
     }
 
     /// Marks the directory of this master, which has left `cluster`, so that its next start begins empty.

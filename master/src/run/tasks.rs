@@ -6,7 +6,7 @@ use std::time::Duration;
 use mc_index::Security;
 use mc_log::{LogStore, LogSync};
 use mc_process::config::Loaded;
-use mc_raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
+use mc_raft::{AuditSink, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 use mc_types::NodeId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -159,6 +159,10 @@ impl Tasks {
             },
             service,
             apply_seconds: self.metrics.apply_seconds.clone(),
+            audit: AuditSink::new({
+                let audit = self.api.audit.clone();
+                move |entry| audit.changed(entry)
+            }),
             election_seconds: self.metrics.election_seconds.clone(),
         };
         // openraft spawns its tasks on the runtime that starts it.

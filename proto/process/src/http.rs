@@ -122,13 +122,14 @@ pub async fn serve(
 }
 
 /// Answers one request, if its caller may make it, and makes the server close the connection after it. The request carries the
-/// [`Principal`](mc_net::Principal) that makes it.
+/// [`Principal`](mc_net::Principal) that makes it, and the [`ConnectInfo`](mc_net::ConnectInfo) of its connection.
 async fn answer_one(State(access): State<HttpAccess>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let peer = parts.extensions.get::<ConnectInfo<HttpPeer>>().map(|peer| &peer.0.0);
-    let mut response = match access.admit(peer, &parts) {
+    let peer = parts.extensions.get::<ConnectInfo<HttpPeer>>().map(|peer| peer.0.0.clone());
+    let mut response = match access.admit(peer.as_ref(), &parts) {
         Ok(principal) => {
             parts.extensions.insert(principal);
+            peer.and_then(|peer| parts.extensions.insert(peer));
             answer(parts, body, next).await
         }
         Err(denied) => (StatusCode::FORBIDDEN, format!("{denied}\n")).into_response(),

@@ -47,7 +47,7 @@ impl Server {
             .map_err(|source| StartError::Listen { port: Port::Http, address: args.http_listen, source })?;
         let http_address = listener.address;
         let metrics = Arc::new(StoreMetrics::new(Registry::new(), network.tls().cloned()));
-        let guard = Guard::new(network.tls().cloned(), |_| {});
+        let guard = Guard::new(network.tls().cloned(), |_, _| {});
         let request_seconds = metrics.transfer_seconds.clone();
         let mut surroundings = Surroundings::default();
         (surroundings.network, surroundings.tls_level, surroundings.clock) = (network, tls_level, clock);

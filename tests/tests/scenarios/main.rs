@@ -3,6 +3,7 @@
 //! `cargo build -p mc-cli -p mc-bench` first: the processes are `mcctl run master` and `mcctl run store`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod audit;
 mod bursts;
 mod bytes;
 mod dashboards;

@@ -1,5 +1,6 @@
 //! The commands of `mcctl`, one per file, each beside its arguments.
 
+pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod cert;
 pub(crate) mod check;

@@ -219,6 +219,7 @@ impl Master for Fake {
         get_config(GetConfigRequest) -> GetConfigReply;
         set_config(SetConfigRequest) -> SetConfigReply;
         finish_upgrade(FinishUpgradeRequest) -> FinishUpgradeReply;
+        read_audit(ReadAuditRequest) -> ReadAuditReply;
     }
 }
 

@@ -511,6 +511,13 @@ impl Master for Service {
         Err(Status::unimplemented("not asked of this fake"))
     }
 
+    async fn read_audit(
+        &self,
+        _: Request<v1::ReadAuditRequest>,
+    ) -> Result<Response<v1::ReadAuditReply>, Status> {
+        Err(Status::unimplemented("not asked of this fake"))
+    }
+
     async fn get_security(
         &self,
         request: Request<v1::GetSecurityRequest>,

@@ -4,8 +4,9 @@
 //! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
 //! variant; a change of encoding is a new format byte.
 //!
-//! `change` and `request` use `op` and `response`; `op` uses `settings`, `security` and `pin`.
+//! `change` and `request` use `op` and `response`; `op` uses `settings`, `security` and `pin`; `audit` uses `op` and `response`.
 
+mod audit;
 mod change;
 mod op;
 mod pin;
@@ -18,6 +19,9 @@ use bytes::Bytes;
 use mc_types::{ClusterTime, StoreId};
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+pub(crate) use audit::AUDITED_FORMAT;
+pub use audit::{AUDIT_SINCE, AuditedCall, AuditedResult};
 pub use change::Change;
 pub use op::{
     Endpoint, EvictItem, MountStore, Op, ProvenEnd, PutEndItem, PutStartItem, RemoveItem, StartKey,
@@ -82,16 +86,29 @@ impl Command {
         encode(&self.stamp, &self.op)
     }
 
-    /// Decodes a command written by [`Self::encode`].
+    /// Decodes a command written by [`Self::encode`], also one that names its call.
     ///
     /// # Errors
     /// [`DecodeError`] for another format, an unknown variant or trailing bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        Self::decode_with_call(bytes).map(|(command, _)| command)
+    }
+
+    /// Decodes a command, and the call that it names ([`AuditedCall::put_before`]).
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    pub fn decode_with_call(bytes: &[u8]) -> Result<(Self, Option<AuditedCall>), DecodeError> {
+        let malformed = |error: postcard::Error| DecodeError::Malformed(error.to_string());
+        let (call, bytes) = match audit::split(bytes) {
+            Some(split) => split.map(|(call, rest)| (Some(call), rest)).map_err(malformed)?,
+            None => (None, bytes),
+        };
         match bytes.split_first() {
             Some((&COMMAND_FORMAT, body)) => match postcard::take_from_bytes(body) {
-                Ok((command, [])) => Ok(command),
+                Ok((command, [])) => Ok((command, call)),
                 Ok((_, rest)) => Err(DecodeError::Malformed(format!("{} bytes too many", rest.len()))),
-                Err(err) => Err(DecodeError::Malformed(err.to_string())),
+                Err(error) => Err(malformed(error)),
             },
             Some((&format, _)) => Err(DecodeError::Format(format)),
             None => Err(DecodeError::Malformed("empty".into())),

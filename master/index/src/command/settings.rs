@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// - 1: the first version.
 /// - 2: fixes of what `apply` answers, each beside the code that asks for the version.
 /// - 3: a put becomes visible only if its stores have proven that they wrote it ([`PROOFS_SINCE`]), and the state has access
-///   settings ([`SECURITY_SINCE`](super::SECURITY_SINCE)).
+///   settings ([`SECURITY_SINCE`](super::SECURITY_SINCE)). Entries may name their calls ([`AUDIT_SINCE`](super::AUDIT_SINCE)).
 pub const CLUSTER_VERSION: u32 = 3;
 
 /// Cluster version from which leaders end a put only if its stores have proven that they wrote it, by an

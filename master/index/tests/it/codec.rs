@@ -357,8 +357,8 @@ fn other_formats_and_trailing_bytes_are_refused() {
     let mut bytes = commands()[0].1.encode().to_vec();
     bytes.push(0);
     assert!(matches!(Command::decode(&bytes), Err(DecodeError::Malformed(_))));
-    bytes[0] = 9;
-    assert_eq!(Command::decode(&bytes), Err(DecodeError::Format(9)));
+    bytes[0] = 10;
+    assert_eq!(Command::decode(&bytes), Err(DecodeError::Format(10)));
     assert!(matches!(Command::decode(&[]), Err(DecodeError::Malformed(_))));
 
     let mut bytes = snapshot(&full_state());

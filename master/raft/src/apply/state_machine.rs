@@ -2,13 +2,14 @@ use std::io;
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use mc_index::{CLUSTER_VERSION, Command, Op, Response, bound};
+use mc_index::{AuditedCall, AuditedResult, CLUSTER_VERSION, Command, Op, Response, bound};
 use mc_log::{Entry, EntryPayload, LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use metrics::Histogram;
 use openraft::alias::{EntryPayloadOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLockWriteGuard;
 
+use super::audit::{AuditSink, AuditedEntry};
 use super::index::{Applied, SharedIndex};
 use crate::snapshots::{Installed, SnapshotFile, SnapshotStore};
 
@@ -25,11 +26,17 @@ pub struct StateMachine {
     index: SharedIndex,
     snapshots: SnapshotStore,
     apply_seconds: Histogram,
+    audit: AuditSink,
 }
 
 impl StateMachine {
-    pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore, apply_seconds: Histogram) -> Self {
-        Self { index, snapshots, apply_seconds }
+    pub(crate) fn new(
+        index: SharedIndex,
+        snapshots: SnapshotStore,
+        apply_seconds: Histogram,
+        audit: AuditSink,
+    ) -> Self {
+        Self { index, snapshots, apply_seconds, audit }
     }
 
     /// Applies entries whose commands have `bytes` bytes, if they are few and the lock is free. Gives them back
@@ -45,15 +52,20 @@ impl StateMachine {
 
     /// Applies some entries under one hold of the lock, then answers their callers.
     fn apply_some(&self, applied: RwLockWriteGuard<'_, Applied>, ready: Vec<PreparedEntry>) {
-        let mut answers = Vec::with_capacity(ready.len());
+        let (mut answers, mut audited) = (Vec::with_capacity(ready.len()), Vec::new());
         let began = Instant::now();
         self.index.change_locked(applied, |applied| {
             for (log_id, step, responder) in ready {
                 let response = match step {
                     Prepared::Nothing => Response::Done,
-                    Prepared::Command(command) => {
+                    Prepared::Command(command, call) => {
                         let response = applied.state.apply(log_id.index, log_id.leader_id.term, &command);
                         self.index.record(&command, &response);
+                        audited.extend(call.map(|call| AuditedEntry {
+                            place: (log_id.leader_id.term, log_id.index),
+                            call,
+                            result: AuditedResult::of(&command.op, &response),
+                        }));
                         response
                     }
                     Prepared::Membership(membership) => {
@@ -66,6 +78,9 @@ impl StateMachine {
             }
         });
         self.apply_seconds.record(began.elapsed().as_secs_f64());
+        for entry in audited {
+            self.audit.take(entry);
+        }
         for (responder, response) in answers {
             responder.send(response);
         }
@@ -79,7 +94,7 @@ type PreparedEntry = (LogId, Prepared, Responder);
 
 enum Prepared {
     Nothing,
-    Command(Command),
+    Command(Command, Option<AuditedCall>),
     Membership(StoredMembership),
 }
 
@@ -89,8 +104,8 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Pre
         EntryPayload::Membership(membership) => {
             Ok(Prepared::Membership(StoredMembership::new(Some(log_id), membership)))
         }
-        EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
-            Ok(Command { op: Op::SetClusterVersion(version), .. }) if version > CLUSTER_VERSION => {
+        EntryPayload::Normal(Proposal(bytes)) => match Command::decode_with_call(&bytes) {
+            Ok((Command { op: Op::SetClusterVersion(version), .. }, _)) if version > CLUSTER_VERSION => {
                 Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!(
@@ -99,7 +114,7 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Pre
                     ),
                 ))
             }
-            Ok(command) => Ok(Prepared::Command(command)),
+            Ok((command, call)) => Ok(Prepared::Command(command, call)),
             Err(err) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("cannot apply log entry {log_id}, which is committed and must not be skipped: {err}"),
@@ -281,7 +296,8 @@ mod tests {
             assert!(at - before <= ENTRIES_PER_HOLD as u64, "entry {at} waits with those from {before} on");
             Ok((Entry { log_id: LogId::new_term_index(1, at), payload: EntryPayload::Blank }, None))
         });
-        let mut machine = StateMachine::new(index.clone(), snapshots, Histogram::noop());
+        let mut machine =
+            StateMachine::new(index.clone(), snapshots, Histogram::noop(), AuditSink::new(drop));
         machine.apply(entries).await.unwrap();
         assert_eq!(index.read(|applied| applied.last_applied.unwrap().index), ENTRIES);
     }

@@ -9,6 +9,7 @@ use metrics::Histogram;
 use openraft::ConfigError;
 use openraft::errors::Fatal;
 
+use crate::apply::audit::AuditSink;
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::apply::take_snapshots::BytesSince;
 use crate::network::server::served_node::{HasDescriptors, NearlyFull};
@@ -48,6 +49,8 @@ pub struct RaftNodeConfig<L = LogStore> {
     pub service: RaftService,
     /// Records the time that entries took to apply.
     pub apply_seconds: Histogram,
+    /// Takes the entries that name the call that they were proposed for.
+    pub audit: AuditSink,
     /// Records the time of the elections that this node won.
     pub election_seconds: Histogram,
 }

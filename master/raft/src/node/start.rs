@@ -66,7 +66,7 @@ impl RaftNode {
             leader_contact.clone(),
         );
         let silent_peers = peers.silent_peers();
-        let machine = StateMachine::new(index.clone(), snapshots.clone(), config.apply_seconds);
+        let machine = StateMachine::new(index.clone(), snapshots.clone(), config.apply_seconds, config.audit);
         let raft = start_raft(node, raft_config, peers, config.log, machine, &index).await?;
 
         let (leadership_tx, leadership) = watch::channel(Leadership::default());

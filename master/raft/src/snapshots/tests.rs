@@ -15,6 +15,7 @@ use openraft::storage::RaftStateMachine;
 use tempfile::TempDir;
 
 use super::*;
+use crate::apply::audit::AuditSink;
 use crate::apply::index::{Applied, SharedIndex};
 use crate::apply::state_machine::StateMachine;
 
@@ -84,7 +85,15 @@ fn machine(dir: &TempDir, disk: Arc<dyn Disk>, index: u64) -> (StateMachine, Sna
     let (snapshots, _) = SnapshotStore::open_on(disk, dir.path(), CLUSTER).unwrap();
     let SnapshotMeta { last_log_id, last_membership } = meta(index);
     let applied = Applied { state: state(index), last_applied: last_log_id, membership: last_membership };
-    (StateMachine::new(SharedIndex::new(applied), snapshots.clone(), Histogram::noop()), snapshots)
+    (
+        StateMachine::new(
+            SharedIndex::new(applied),
+            snapshots.clone(),
+            Histogram::noop(),
+            AuditSink::new(drop),
+        ),
+        snapshots,
+    )
 }
 
 /// Receives a snapshot up to 30 in two pieces, and installs it.

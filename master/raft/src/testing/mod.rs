@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use crate::apply::audit::AuditSink;
 use crate::apply::snapshot_limits::SnapshotLimits;
 use crate::network::server::rpc_times::RpcTimes;
 use crate::network::server::service::{Formation, RaftService};
@@ -205,6 +206,7 @@ impl Pool {
             limits: self.limits,
             service: service.clone(),
             apply_seconds: Histogram::noop(),
+            audit: AuditSink::new(drop),
             election_seconds: Histogram::noop(),
         };
         let node = start_node(member.disk.clone(), config).await?;

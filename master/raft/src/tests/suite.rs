@@ -11,6 +11,7 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
 use tempfile::TempDir;
 
+use crate::apply::audit::AuditSink;
 use crate::apply::index::{Applied, SharedIndex};
 use crate::apply::state_machine::StateMachine;
 use crate::snapshots::SnapshotStore;
@@ -24,7 +25,7 @@ pub(super) fn machine(dir: &TempDir) -> (StateMachine, SharedIndex) {
         last_applied: None,
         membership: StoredMembership::default(),
     });
-    (StateMachine::new(index.clone(), snapshots, Histogram::noop()), index)
+    (StateMachine::new(index.clone(), snapshots, Histogram::noop(), AuditSink::new(drop)), index)
 }
 
 struct Builder;

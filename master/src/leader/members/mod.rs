@@ -123,12 +123,13 @@ impl Members {
     /// Takes in the master at a Raft address, as a learner that becomes a voter once it has caught up. Does nothing if
     /// it already is a member.
     pub(crate) async fn add(&self, raft: &str) -> Result<Option<MemberState>, Refusal> {
-        self.coordinator.lead().await?;
+        let leading = self.coordinator.lead().await?;
         let (raft, there) = self.who_is_at(raft).await.map_err(Refusal::Invalid)?;
         let node = there.node;
         let view = self.settled_view()?;
         if !view.members.contains_key(&node) {
             self.check_newcomer(&raft, &there).await?;
+            self.coordinator.log_call(&leading).await?;
             let made =
                 self.raft.change_members(&view, MembershipChange::Learner(node, there.addresses)).await;
             let what = format!(
@@ -195,6 +196,7 @@ impl Members {
             self.coordinator.hand_over(None).await?;
             return Err(self.coordinator.not_leader());
         }
+        self.coordinator.log_call(&leading).await?;
         let made = self.raft.change_members(&view, change).await;
         self.note_change(
             &made,

@@ -2,7 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{ReadPolicy, Request, Security, Settings, allocation_order, known_from};
+use bytes::Bytes;
+use mc_index::{
+    AUDIT_SINCE, AuditedCall, Op, ReadPolicy, Request, Security, Settings, allocation_order, known_from,
+};
 use mc_log::{LogId, Proposal};
 use mc_raft::{
     Applied, LeaderTransferError, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView,
@@ -13,6 +16,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Unwritten};
+use super::call;
 use super::readiness::ReadinessInput;
 use super::{KnownLeader, Leading, Refusal};
 use crate::data_dir::DataDisk;
@@ -235,13 +239,36 @@ impl Coordinator {
         self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading))
     }
 
-    /// Proposes a request with a stamp of this term, waits until it is applied here, and returns its answer.
+    /// Proposes a request with a stamp of this term, waits until it is applied here, and returns its answer. Its entry names the
+    /// call that asks for it ([`audited`](super::audited)).
     ///
     /// # Errors
     /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
     pub(crate) async fn propose<A>(&self, leading: &Leading, request: &Request<A>) -> Result<A, Refusal> {
+        let command = request.encode(&leading.stamp());
+        // A tick changes nothing by itself.
+        let call = if matches!(request.op(), Op::Tick) { None } else { self.audited_call() };
+        let command = call.map_or_else(|| command.clone(), |call| call.put_before(&command));
+        self.propose_command(request, command).await
+    }
+
+    /// Logs the call that asks for a change which no entry of the index makes.
+    pub(crate) async fn log_call(&self, leading: &Leading) -> Result<(), Refusal> {
+        let Some(call) = self.audited_call() else { return Ok(()) };
+        let tick = Request::tick();
+        let command = call.put_before(&tick.encode(&leading.stamp()));
+        self.propose_command(&tick, command).await
+    }
+
+    /// Returns the call that this task works on, where all masters can read entries that name it.
+    fn audited_call(&self) -> Option<AuditedCall> {
+        let call = call::present()?;
+        let version = self.read(|applied| applied.state.cluster_version());
+        (version >= AUDIT_SINCE).then_some(call)
+    }
+
+    async fn propose_command<A>(&self, request: &Request<A>, bytes: Bytes) -> Result<A, Refusal> {
         let kind = Proposed::from(request.op());
-        let bytes = request.encode(&leading.stamp());
         if bytes.len() > mc_types::MAX_COMMAND_BYTES {
             return Err(Refusal::Invalid(format!(
                 "the request makes a log entry of {} bytes, the limit is {}: split the batch",

@@ -1,9 +1,10 @@
 //! The term that this master leads: who leads, proposals, and the soft state that ends with the term.
 //!
-//! `coordinator` uses `admission`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`,
+//! `coordinator` uses `admission`, `call`, `leading` and `readiness`, and all may refuse with `refusal`; `leading` uses `liveness`,
 //! `outdated`, `tls_reports` and `transports`.
 
 mod admission;
+mod call;
 mod coordinator;
 mod known_leader;
 mod leading;
@@ -16,6 +17,7 @@ mod transports;
 
 #[cfg(test)]
 pub(crate) use admission::Unwritten;
+pub(crate) use call::audited;
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, StatusView};
 pub(crate) use known_leader::KnownLeader;
 pub(crate) use leading::{Leading, PutTimes};

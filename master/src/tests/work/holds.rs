@@ -24,6 +24,7 @@ use tower::ServiceExt as _;
 use super::fleet::{EACH, Fleet, SEGMENTS, SIZE, STORES, TENANTS, key, mount, tenant};
 use crate::access::StoreCaller;
 use crate::api::Api;
+use crate::audit::AuditLogs;
 use crate::http::{MetricNames, routes};
 use crate::leader::tests::GRANT_KEY;
 use crate::leader::tests::upgrade::services;
@@ -179,7 +180,8 @@ impl Leader {
         index.set_state(fleet.state.clone());
         let services = Arc::new(services(raft, &dir, Box::new(|| 0), stop.clone()));
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
-        let api = Api::new(NodeId(1), TcpNetwork::shared(), metrics);
+        let audit = AuditLogs::open(dir.path(), true, metrics.calls.audit_lost.clone()).unwrap();
+        let api = Api::new(NodeId(1), TcpNetwork::shared(), metrics, Arc::new(audit));
         api.open(services.clone());
         index.holds();
         Self { services, api, index, stop, judge: Judge::default(), _pool: pool, _dir: dir }

@@ -66,6 +66,8 @@ pub enum Denied {
          certificate of that one"
     )]
     Tenant {
+        /// The call.
+        call: String,
         /// The caller's identity.
         id: Arc<SpiffeId>,
         /// The tenant in the request.
@@ -92,12 +94,16 @@ pub enum Denied {
     /// The principal has expired.
     #[error("{id} has expired: an admin gives it more time by `mcctl principals add --expires`")]
     Expired {
+        /// The call.
+        call: String,
         /// The caller's identity.
         id: Arc<SpiffeId>,
     },
     /// The principal is denied.
     #[error("{id} is denied: an admin ran `mcctl principals deny`, and `mcctl principals allow` ends it")]
     ShutOut {
+        /// The call.
+        call: String,
         /// The caller's identity.
         id: Arc<SpiffeId>,
     },
@@ -107,6 +113,8 @@ pub enum Denied {
          certificate with its name", id.name(), id.name()
     )]
     StoreName {
+        /// The call.
+        call: String,
         /// The caller's identity.
         id: Arc<SpiffeId>,
         /// Name of the store that it calls for.
@@ -155,14 +163,14 @@ impl DenialReason {
 impl Denied {
     /// Denial of a request that names another tenant.
     #[must_use]
-    pub fn tenant(id: &SpiffeId, named: &str) -> Self {
-        Self::Tenant { id: Arc::new(id.clone()), named: shown(named) }
+    pub fn tenant(call: &str, id: &SpiffeId, named: &str) -> Self {
+        Self::Tenant { call: shown(call), id: Arc::new(id.clone()), named: shown(named) }
     }
 
     /// Denial of a call for a store of another name.
     #[must_use]
-    pub fn store_name(id: &SpiffeId, named: &str) -> Self {
-        Self::StoreName { id: Arc::new(id.clone()), named: shown(named) }
+    pub fn store_name(call: &str, id: &SpiffeId, named: &str) -> Self {
+        Self::StoreName { call: shown(call), id: Arc::new(id.clone()), named: shown(named) }
     }
 
     /// Whether the caller has shown no identity of this trust domain: with one the call may be permitted.
@@ -177,6 +185,48 @@ impl Denied {
                 | Self::TokenInClear { .. }
                 | Self::Token { .. }
         )
+    }
+
+    /// The caller's identity, if it has shown one.
+    #[must_use]
+    pub fn id(&self) -> Option<&SpiffeId> {
+        match self {
+            Self::Foreign { id, .. }
+            | Self::Role { id, .. }
+            | Self::Tenant { id, .. }
+            | Self::Expired { id, .. }
+            | Self::ShutOut { id, .. }
+            | Self::StoreName { id, .. } => Some(id),
+            Self::Plain { .. }
+            | Self::Anonymous { .. }
+            | Self::Unproven { .. }
+            | Self::TokenInClear { .. }
+            | Self::Token { .. } => None,
+        }
+    }
+
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &str {
+        match self {
+            Self::Plain { call }
+            | Self::Anonymous { call }
+            | Self::Unproven { call }
+            | Self::Foreign { call, .. }
+            | Self::Role { call, .. }
+            | Self::TokenInClear { call }
+            | Self::Token { call }
+            | Self::Tenant { call, .. }
+            | Self::Expired { call, .. }
+            | Self::ShutOut { call, .. }
+            | Self::StoreName { call, .. } => call,
+        }
+    }
+
+    /// The tenant that the request names, where that is the reason.
+    #[must_use]
+    pub fn named_tenant(&self) -> Option<&str> {
+        if let Self::Tenant { named, .. } = self { Some(named) } else { None }
     }
 
     /// Kind of the denial.
@@ -222,9 +272,9 @@ mod tests {
     #[test]
     fn a_text_names_both_sides_and_nothing_long_or_unprintable() {
         let id: SpiffeId = "spiffe://prod/mc/tenant/a/rw/engine".parse().unwrap();
-        let text = Denied::tenant(&id, "b").to_string();
+        let text = Denied::tenant("BatchGet", &id, "b").to_string();
         assert!(text.contains("prod/mc/tenant/a/rw/engine may") && text.contains("`b`"), "{text}");
-        let text = Denied::tenant(&id, &("b\n".to_owned() + &"x".repeat(1 << 20))).to_string();
+        let text = Denied::tenant("BatchGet", &id, &("b\n".to_owned() + &"x".repeat(1 << 20))).to_string();
         assert!(text.len() < 400 && text.contains("`b\\nxx"), "{text}");
     }
 }

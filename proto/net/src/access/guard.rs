@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 use mc_types::{SpiffeId, TlsLevel, Token};
 use parking_lot::Mutex;
 
-use super::denied::{DenialReason, Denied, shown};
+use super::denied::{Denied, shown};
 use super::log::Log;
 use super::open_to::OpenTo;
 use super::principal::{Demands, Principal, Stranger};
@@ -15,25 +15,31 @@ use super::records::{CallerRecord, CallerRecords};
 use crate::connection::ConnectInfo;
 use crate::tls::{Peer, Tls};
 
-/// Guard of a process' ports: decides who may make a call, counts denials and logs them.
+/// Takes each denial, with the address of the caller.
+type Note = Box<dyn Fn(Option<SocketAddr>, &Denied) + Send + Sync>;
+
+/// Guard of a process' ports: decides who may make a call, notes denials and logs them.
 pub struct Guard {
     tls: Option<Arc<Tls>>,
     records: OnceLock<Box<dyn CallerRecords>>,
-    count: Box<dyn Fn(DenialReason) + Send + Sync>,
+    note: Note,
     log: Mutex<Log>,
 }
 
 impl Guard {
-    /// Returns the guard of a process with these certificates, which calls `count` for each denial. Without certificates all
-    /// calls are open.
-    pub fn new(tls: Option<Arc<Tls>>, count: impl Fn(DenialReason) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { tls, records: OnceLock::new(), count: Box::new(count), log: Mutex::default() })
+    /// Returns the guard of a process with these certificates, which calls `note` for each denial, with the address of the caller.
+    /// Without certificates all calls are open.
+    pub fn new(
+        tls: Option<Arc<Tls>>,
+        note: impl Fn(Option<SocketAddr>, &Denied) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { tls, records: OnceLock::new(), note: Box::new(note), log: Mutex::default() })
     }
 
     /// Returns the guard of a process without certificates: it admits everyone.
     #[must_use]
     pub fn open() -> Arc<Self> {
-        Self::new(None, |_| {})
+        Self::new(None, |_, _| {})
     }
 
     /// Consults records about callers from now on. Later calls do nothing.
@@ -47,7 +53,7 @@ impl Guard {
     /// their other calls.
     ///
     /// # Errors
-    /// [`Denied`], already counted and logged.
+    /// [`Denied`], already noted and logged.
     pub fn admit(
         &self,
         caller: Option<&ConnectInfo>,
@@ -73,7 +79,7 @@ impl Guard {
     /// Checks that a caller that was admitted would still be. For calls that go on: streams of messages.
     ///
     /// # Errors
-    /// [`Denied`], already counted and logged.
+    /// [`Denied`], already noted and logged.
     pub fn still_admits(
         &self,
         from: Option<SocketAddr>,
@@ -84,8 +90,8 @@ impl Guard {
         let denied = match principal {
             Principal::Open if self.requires_tls() => Denied::Plain { call: shown(call) },
             Principal::Named { id, token } => match record_of(id) {
-                Some(record) if record.is_denied => Denied::ShutOut { id: id.clone() },
-                Some(record) if record.is_over => Denied::Expired { id: id.clone() },
+                Some(record) if record.is_denied => Denied::ShutOut { call: shown(call), id: id.clone() },
+                Some(record) if record.is_over => Denied::Expired { call: shown(call), id: id.clone() },
                 Some(record) if token.is_none_or(|token| token == record.token_number) => return Ok(()),
                 None if token.is_none() => return Ok(()),
                 _ => Denied::Token { call: shown(call) },
@@ -108,9 +114,9 @@ impl Guard {
         }
     }
 
-    /// Counts and logs a denial of a call from an address, and returns it.
+    /// Notes and logs a denial of a call from an address, and returns it.
     pub fn deny(&self, from: Option<SocketAddr>, denied: Denied) -> Denied {
-        (self.count)(denied.reason());
+        (self.note)(from, &denied);
         self.log.lock().denied(from, &denied);
         denied
     }
@@ -148,8 +154,8 @@ impl Guard {
                 ),
             };
             match caller {
-                CallerRecord { is_denied: true, .. } => Err(Denied::ShutOut { id }),
-                CallerRecord { is_over: true, .. } => Err(Denied::Expired { id }),
+                CallerRecord { is_denied: true, .. } => Err(Denied::ShutOut { call: shown(call), id }),
+                CallerRecord { is_over: true, .. } => Err(Denied::Expired { call: shown(call), id }),
                 CallerRecord { token_number, .. } => {
                     Ok(Principal::Named { id, token: token.is_some().then_some(token_number) })
                 }
@@ -179,6 +185,7 @@ mod tests {
 
     use rcgen::{CertificateParams, KeyPair, SanType};
 
+    use super::super::denied::DenialReason;
     use super::*;
     use mc_types::{TlsLevel, TokenHash};
 
@@ -204,8 +211,11 @@ mod tests {
         let (tls, counted) = (certificates(), Arc::new(AtomicUsize::new(0)));
         let guard = Guard::new(Some(tls.clone()), {
             let counted = counted.clone();
-            move |reason| {
-                assert_eq!((reason, counted.fetch_add(1, Ordering::Relaxed)), (DenialReason::Plain, 0));
+            move |_, denied| {
+                assert_eq!(
+                    (denied.reason(), counted.fetch_add(1, Ordering::Relaxed)),
+                    (DenialReason::Plain, 0)
+                );
             }
         });
         let plain = caller(Peer::Plain);
@@ -243,7 +253,7 @@ mod tests {
 
     /// Returns who is admitted to a call for admins where TLS is required, or the reason for the denial.
     fn admitted(known: CallerRecord, peer: Peer, token: Option<&str>) -> Result<Principal, DenialReason> {
-        let guard = Guard::new(Some(certificates()), |_| {});
+        let guard = Guard::new(Some(certificates()), |_, _| {});
         guard.consult(Admin(known));
         guard.admit(Some(&caller(peer)), token, OpenTo::ADMINS, "SetConfig").map_err(|denied| denied.reason())
     }
@@ -272,7 +282,7 @@ mod tests {
             Err(DenialReason::Token),
             "others have read it"
         );
-        let guard = Guard::new(Some(certificates()), |_| {});
+        let guard = Guard::new(Some(certificates()), |_, _| {});
         let lost = guard.admit(Some(&caller(Peer::Anonymous)), token, OpenTo::Anyone, "Hello");
         assert_eq!(lost, Ok(Principal::Stranger(Stranger::Anonymous)), "it may ask who leads");
         for unknown in ["", "mct_", Token::random().secret()] {
@@ -288,7 +298,7 @@ mod tests {
         let stranger = Peer::Other("spiffe://other/sa/b".into());
         assert_eq!(admitted(known.clone(), stranger, None), Err(DenialReason::Anonymous));
 
-        let guard = Guard::new(Some(certificates()), |_| {});
+        let guard = Guard::new(Some(certificates()), |_, _| {});
         guard.consult(Admin(known.clone()));
         let still = |token| {
             let admitted = guard.still_admits(None, &Principal::Named { id: id.clone(), token }, "Heartbeat");

@@ -317,6 +317,7 @@ impl Master for Fake {
         get_security(GetSecurityRequest) -> GetSecurityReply;
         set_security(SetSecurityRequest) -> SetSecurityReply;
         who_am_i(WhoAmIRequest) -> WhoAmIReply;
+        read_audit(ReadAuditRequest) -> ReadAuditReply;
     }
 }
 

@@ -34,8 +34,8 @@ pub use error::{Port, StartError};
 pub use masters::MasterList;
 pub use mc_durable::DurableError;
 pub use mc_net::{
-    ChannelOptions, Connection, CredentialPaths, Incoming, Listener, Network, TcpNetwork, Tls, TlsError,
-    TlsNetwork,
+    CallerRecord, CallerRecords, ChannelOptions, Connection, CredentialPaths, Incoming, Listener, Network,
+    TcpNetwork, Tls, TlsError, TlsNetwork,
 };
 pub use mc_transfer::{
     AllocateError, Checksum, DataEncryption, DeviceError, LostMemory, Memory, NoRdma,
@@ -46,7 +46,7 @@ pub use mc_transfer::{
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseLevelError, ParseSizeError,
     ParseSpiffeError, ParseTokenError, Role, SegmentEpoch, SegmentNumber, SpiffeId, StoreId, TenantAccess,
-    TlsLevel,
+    TlsLevel, TokenHash,
 };
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};

@@ -199,16 +199,17 @@ impl Compared {
             let judged = if is_met { "met" } else { "missed" };
             let _ = writeln!(text, "  {what}: {ratio:.2}, goal {goal}: {judged}");
         };
-        if self.plain.size_bytes <= SMALL || self.both_mib_s.is_none() {
+        let is_small = self.plain.size_bytes <= SMALL;
+        if is_small || self.both_mib_s.is_none() {
             judge("calls by TLS, of plain", self.tls_ratio, CALLS_GOAL, self.tls_ratio >= CALLS_GOAL);
         }
-        if self.bench == Kind::Put.name() && self.plain.batch == 1 {
+        if self.bench == Kind::Put.name() && self.plain.batch == 1 && is_small {
             judge("p50 by TLS, of plain", self.tls_p50_ratio, PUT_GOAL, self.tls_p50_ratio <= PUT_GOAL);
         }
-        if let Some(proofs) = self.proofs_ratio {
+        if let Some(proofs) = self.proofs_ratio.filter(|_| !is_small) {
             judge("proofs, of plain", proofs, PROOFS_GOAL, proofs >= PROOFS_GOAL);
         }
-        if let (Some(both), Some(ratio)) = (self.both_mib_s, self.of_both_ratio) {
+        if let (Some(both), Some(ratio), false) = (self.both_mib_s, self.of_both_ratio, is_small) {
             judge(
                 "TLS, of plain bytes and the cipher one after the other",
                 ratio,

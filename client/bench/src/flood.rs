@@ -58,7 +58,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Pause of a flooding caller whose connection failed.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What floods the pool.
+/// Kind of flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flood {
     /// No flood, to compare with: before and after the others.

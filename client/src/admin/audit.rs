@@ -51,7 +51,7 @@ pub struct AuditRecord {
     pub call: String,
     /// Tenant of the call, empty for the default one; `None` for a call without a tenant.
     pub tenant: Option<String>,
-    /// What a change is about, or the reason of a refusal in words.
+    /// Subject of a change, such as a setting and its value, or the text of a refusal.
     pub subject: String,
     /// `OK`, `BEGUN` for a change of members, the name of an error, or the kind of a refusal.
     pub result: String,

@@ -39,7 +39,7 @@ pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
         Procedure::MasterFinishUpgrade => OPERATORS,
         Procedure::MasterGetSecurity => OBSERVERS,
         Procedure::MasterReadAudit => OpenTo::Roles(&[Admin]),
-        // What a stranger set below `require` would outlive the step up to it.
+        // Otherwise an anonymous caller could make itself an admin below `require`, and would still be one at `require`.
         Procedure::MasterSetSecurity => OpenTo::Proven(&[Admin]),
 
         Procedure::RaftMeet => OpenTo::MASTERS,

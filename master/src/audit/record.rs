@@ -22,7 +22,7 @@ pub(crate) struct Record {
     /// Tenant of the call; empty for the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<String>,
-    /// What a change is about, or the reason of a refusal in words.
+    /// Subject of a change, or the text of a refusal.
     pub(crate) subject: String,
     /// `OK`, `BEGUN`, the name of an error, or the kind of a refusal.
     pub(crate) result: String,

@@ -29,7 +29,7 @@ pub enum Role {
     Store,
     /// A person or tool that may do everything.
     Admin,
-    /// A person or tool that runs the pool: members, settings, quotas, stores; no objects, and nobody's rights.
+    /// A person or tool that manages members, settings, quotas and stores. It can neither read objects nor change rights.
     Operator,
     /// A person or tool that looks at the state of the pool, and at no objects.
     Observer,

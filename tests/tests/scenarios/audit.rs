@@ -44,7 +44,7 @@ fn folder(cluster: &Cluster, id: &str) -> std::path::PathBuf {
 async fn audit(cluster: &Cluster, args: &[&str]) -> Vec<Value> {
     let (code, said) = mcctl(cluster, &[&["audit", "--json"], args].concat()).await;
     assert_eq!(code, 0, "{said}");
-    // What is said to people comes after the document.
+    // Notes on standard error follow the document.
     let mut documents = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
     let document = documents.next().expect("a document").unwrap_or_else(|error| panic!("{error}: {said}"));
     document["records"].as_array().expect("records").clone()

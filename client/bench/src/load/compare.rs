@@ -83,7 +83,7 @@ struct Compared {
     tls_p50_ratio: f64,
     /// AES-128-GCM, which TLS here prefers, on one core and 16 KiB at a time.
     cipher_mib_s: f64,
-    /// What plain bytes and the cipher allow, one after the other: 1/(1/plain + 1/cipher).
+    /// Bound for TLS: a plain transfer followed by encryption on one core, 1/(1/plain + 1/cipher).
     #[serde(skip_serializing_if = "Option::is_none")]
     both_mib_s: Option<f64>,
     /// Bytes by TLS relative to that.

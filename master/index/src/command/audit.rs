@@ -26,7 +26,7 @@ pub struct AuditedCall {
     pub call: String,
     /// Tenant of the call, empty for the default one; `None` for a call without a tenant.
     pub tenant: Option<String>,
-    /// What it is about: a setting and its value, a principal, a member, a store. Never a key of an object.
+    /// Subject of the call: a setting and its value, a principal, a member or a store. Never the key of an object.
     pub subject: String,
 }
 
@@ -59,7 +59,7 @@ impl AuditedCall {
     }
 }
 
-/// What applying a command did, for the audit logs.
+/// Result of applying a command, for the audit logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditedResult {
     /// `OK`, the name of an error, or `BEGUN` for a change that no entry of the index makes.

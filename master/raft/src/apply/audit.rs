@@ -10,7 +10,7 @@ pub struct AuditedEntry {
     pub place: (u64, u64),
     /// The call.
     pub call: AuditedCall,
-    /// What applying it did.
+    /// Result of applying it.
     pub result: AuditedResult,
 }
 

@@ -37,7 +37,7 @@ pub struct Agreed {
     pub streams: usize,
     /// Callers that the next answer to a heartbeat shuts out.
     pub shut_out: Option<v1::ShutOut>,
-    /// What the stores said last of their connections.
+    /// Last TLS report of a store.
     pub tls: Option<v1::TlsReport>,
     addresses: Vec<String>,
 }

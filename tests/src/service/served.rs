@@ -35,7 +35,8 @@ pub struct Served {
     pub local_only: usize,
     /// Misses of a key whose value was certainly there, wherever the answer came from.
     pub false_misses: usize,
-    /// Longest time without a good answer: from the first call after one to the next one.
+    /// Longest time without a good answer: from the first call after one to the next one. The client's pause before the call that
+    /// was answered well does not count: nobody asked meanwhile.
     ///
     /// After its last good answer a client is waited for to the end of the window, since its last call of any kind: it hangs, or
     /// has given up. Long calls of another kind that were answered well do not count: the client could not call meanwhile.
@@ -195,14 +196,17 @@ fn longest_gap(answers: &[Answer<'_>], busy: &[Range<u64>], window: &Range<u64>,
         to.saturating_sub(from).saturating_sub(elsewhere)
     };
     let (mut longest, mut good_at, mut since) = (0, window.start, None);
+    let mut ended = window.start;
     for answer in answers.iter().filter(|answer| answer.operation.end >= window.start) {
         let began = answer.operation.start.max(good_at);
         let tried = since.map_or(began, |since: u64| since.min(began));
         since = Some(tried);
         if answer.is_good() {
-            longest = longest.max(without(tried, answer.operation.end));
+            let until = if tried < began { began.min(ended) } else { began };
+            longest = longest.max(without(tried, until) + without(began, answer.operation.end));
             (good_at, since) = (answer.operation.end, None);
         }
+        ended = answer.operation.end;
     }
     let since = since.unwrap_or(good_at.max(last_call));
     Duration::from_nanos(longest.max(without(since, window.end)))

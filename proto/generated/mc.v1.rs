@@ -763,6 +763,9 @@ pub struct StoreHeartbeatReply {
     /// Absent: nobody is shut out, or as in the answer before.
     #[prost(message, optional, tag = "9")]
     pub shut_out: ::core::option::Option<ShutOut>,
+    /// Whether the store may mount this epoch with another grant key.
+    #[prost(bool, tag = "10")]
+    pub grant_key_may_change: bool,
 }
 /// Callers that a store has to refuse: numbers of tokens and of identities, as grants carry them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -10,7 +10,7 @@ use mc_transfer::{
     Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
     Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
-use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
+use mc_types::{ClusterId, ClusterTime, GrantKey, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -359,6 +359,18 @@ async fn release(segment: Arc<Segment>, withdrawn: Option<Withdrawn>) {
 impl Served for Data {
     fn shut_out(&self, callers: BTreeSet<u64>) {
         self.authority.shut_out(callers);
+    }
+
+    fn take_next_key(&self, key: GrantKey) {
+        if let Some(serving) = &*self.serving.lock() {
+            serving.server.take_next_key(key);
+        }
+    }
+
+    fn confirm_key(&self, at: ClusterTime) {
+        if let Some(serving) = &*self.serving.lock() {
+            serving.server.confirm_key(at);
+        }
     }
 
     fn transports(&self) -> Vec<TransportReport> {

@@ -155,6 +155,7 @@ impl StoreStatus {
             term: leader.map(|leader| leader.term),
             heartbeat_age: serving.and_then(|serving| serving.link.age()),
             mounts: link.as_ref().map_or(0, |link| link.mounts),
+            key_changes: link.as_ref().map_or(0, |link| link.key_changes),
             dead_epochs: link.as_ref().map_or(0, |link| link.dead_epochs),
             totals: state.totals(),
             fence_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().0),
@@ -200,6 +201,8 @@ pub struct StoreReport {
     pub heartbeat_age: Option<Duration>,
     /// Mounts that a leader accepted.
     pub mounts: u64,
+    /// Changes of the key that seals the grants on its memory.
+    pub key_changes: u64,
     /// Times that the masters dropped this memory and it was offered again.
     pub dead_epochs: u64,
     /// Bytes, requests and connections since the store started.

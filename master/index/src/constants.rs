@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use mc_types::GrantKey;
+
 use crate::alloc::run::Run;
 use crate::apply::{order, place, sweep};
 use crate::command::CLUSTER_VERSION;
@@ -69,7 +71,10 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
         ("limit of the tenants that are not registered", tenants::UNREGISTERED_MAX),
         ("memory of a tenant", limits::TENANT_BYTES as usize),
     ];
+    let since_version_3 =
+        [("seconds for which a replaced grant key is good", GrantKey::OVERLAP.as_secs() as usize)];
     let newer = since_version_2.into_iter().filter(|_| version >= 2);
+    let newer = newer.chain(since_version_3.into_iter().filter(|_| version >= 3));
     sizes.into_iter().chain(newer).map(|(name, size)| (name, size as u64)).chain(numbers).collect()
 }
 

@@ -119,6 +119,7 @@ async fn answer(
         spread_ms: u32::try_from(answer.spread.as_millis()).unwrap_or(u32::MAX),
         tls_level: tls_level(services),
         shut_out,
+        grant_key_may_change: answer.key_may_change,
     })
 }
 

@@ -3,6 +3,7 @@
 mod ranges;
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -69,11 +70,15 @@ pub struct Grant {
     pub ranges: Vec<GrantedRange>,
 }
 
-/// The key of a store's grants: drawn by the store with its epoch, sent in the mount, replicated, never shown.
+/// The key of a store's grants: drawn by the store with its epoch and again each day, sent in the mount, replicated, never shown.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantKey(pub [u8; 32]);
 
 impl GrantKey {
+    /// Time for which a key is good after a mount has replaced it: grants and receipts under it are still on their way. In cluster
+    /// time from the mount for receipts, and from its answer for grants.
+    pub const OVERLAP: Duration = Duration::from_secs(120);
+
     /// Draws a fresh key.
     #[must_use]
     pub fn random() -> Self {

@@ -51,6 +51,7 @@ fn status(report: &StoreReport) -> serde_json::Value {
         "term": report.term,
         "heartbeat_age_ms": report.heartbeat_age.map(|age| age.as_millis()),
         "mounts": report.mounts,
+        "key_changes": report.key_changes,
         "dead_epochs": report.dead_epochs,
         "bytes_read": report.totals.bytes_read,
         "bytes_written": report.totals.bytes_written,

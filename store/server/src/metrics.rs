@@ -49,6 +49,7 @@ pub(crate) struct StoreMetrics {
     heartbeat_age: Gauge,
     term: Gauge,
     mounts: Counter,
+    key_changes: Counter,
     dead_epochs: Counter,
     log_lines_dropped: Counter,
     tls_metrics: TlsMetrics,
@@ -126,6 +127,10 @@ impl StoreMetrics {
             ),
             term: gauge("mc_store_leader_term", "Raft term of the leader that the heartbeats go to"),
             mounts: counter("mc_store_mounts_total", "Mounts that a leader accepted"),
+            key_changes: counter(
+                "mc_store_grant_key_changes_total",
+                "Changes of the key that seals the grants on this memory: each day, and when TLS becomes required",
+            ),
             dead_epochs: counter(
                 "mc_store_dead_epochs_total",
                 "Times that the masters dropped this memory and the store offered it again",
@@ -175,6 +180,7 @@ impl StoreMetrics {
         self.heartbeat_age.set(report.heartbeat_age.map_or(f64::NAN, |age| age.as_secs_f64()));
         self.term.set(report.term.unwrap_or_default() as f64);
         self.mounts.absolute(report.mounts);
+        self.key_changes.absolute(report.key_changes);
         self.dead_epochs.absolute(report.dead_epochs);
         self.log_lines_dropped.absolute(telemetry::dropped_lines());
         self.tls_metrics.show(self.tls.as_deref());

@@ -6,6 +6,7 @@
 
 mod advertise;
 mod finder;
+mod keys;
 mod run;
 mod session;
 mod status;
@@ -51,7 +52,7 @@ pub(crate) struct StoreInfo {
     pub(crate) advertised: Advertised,
 }
 
-/// One allocation of the memory, and the key of its grants.
+/// One allocation of the memory, and the first key of its grants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) epoch: SegmentEpoch,
@@ -72,6 +73,12 @@ pub(crate) trait Served: Send + Sync {
     /// Closes every connection made under the old registration, then serves the same memory under `registration`. Once this
     /// returns, no grant issued before can touch a byte.
     fn register(&self, registration: Registration) -> BoxFuture<'_, ()>;
+
+    /// Takes grants under `key`, too, before any master has it.
+    fn take_next_key(&self, key: GrantKey);
+
+    /// Records that a master had that key at the cluster time `at`.
+    fn confirm_key(&self, at: ClusterTime);
 
     /// Returns the transports, offered or not.
     fn transports(&self) -> Vec<TransportReport>;

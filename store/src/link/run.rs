@@ -6,7 +6,7 @@ use std::time::Duration;
 use mc_discovery::{Backoff, Leader};
 use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
-use mc_types::{ClusterId, ClusterTime};
+use mc_types::{ClusterId, ClusterTime, SegmentEpoch};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 use tracing::{Instrument as _, error, info, warn};
 
 use super::finder::Finder;
+use super::keys::Keys;
 use super::session::{Replies, Session, SessionEnd, knows, unmount};
 use super::status::LinkStatus;
 use super::{LinkConfig, LinkTls, NextLeader, Registration, Served, StoreInfo};
@@ -32,13 +33,15 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster, tls.clone());
     let _finder = AbortOnDropHandle::new(tokio::spawn(finder.run(network.clone()).in_current_span()));
+    let keys = Keys::new(registration.key, status.now());
     let mut following = Following {
         network,
         tls,
         info,
         served,
         status,
-        registration,
+        epoch: registration.epoch,
+        keys,
         cluster: None,
         mounted: false,
         leaders,
@@ -78,7 +81,8 @@ struct Following {
     info: StoreInfo,
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
-    registration: Registration,
+    epoch: SegmentEpoch,
+    keys: Keys,
     /// Cluster to whose leader this epoch was announced.
     cluster: Option<ClusterId>,
     /// Whether a leader of the present cluster has mounted the present epoch.
@@ -134,7 +138,7 @@ impl Following {
                 }
                 SessionEnd::Dead => {
                     warn!(
-                        epoch = %self.registration.epoch,
+                        epoch = %self.epoch,
                         leader = leader.address,
                         "the masters dropped this memory while the store was out of reach: what it held is lost; \
                          offering it again"
@@ -163,15 +167,15 @@ impl Following {
         if self.cluster.is_some() && self.cluster != cluster {
             let client = fresh_client(&self.network, &leader.address)
                 .map_err(|err| SessionEnd::Broken(format!("not an address: {err}")))?;
-            let known = knows(client, &self.info, &self.status, leader, self.registration.epoch).await?;
+            let known = knows(client, &self.info, &self.status, leader, self.epoch).await?;
             let left_at = self.status.get().cluster_time;
             if known.is_some_and(|now| now > left_at) {
-                info!(epoch = %self.registration.epoch, "the new cluster was rescued from the old one: this memory is kept");
+                info!(epoch = %self.epoch, "the new cluster was rescued from the old one: this memory is kept");
                 self.mounted = true;
             } else {
                 if known.is_some() {
                     warn!(
-                        epoch = %self.registration.epoch,
+                        epoch = %self.epoch,
                         "the other cluster knows this memory, but was not rescued from the cluster that is left: \
                          what it holds is lost"
                     );
@@ -233,7 +237,8 @@ impl Following {
         let replies = Replies::default();
         let session = Session {
             info: &self.info,
-            registration: self.registration,
+            epoch: self.epoch,
+            keys: &self.keys,
             status: &status,
             served: &*self.served,
             tls: &self.tls,
@@ -284,7 +289,7 @@ impl Following {
     /// Serves the same memory under a new epoch and key.
     async fn register_anew(&mut self) {
         let registration = Registration::draw();
-        self.registration = registration;
+        (self.epoch, self.keys) = (registration.epoch, Keys::new(registration.key, self.status.now()));
         self.mounted = false;
         self.status.update(|state| {
             state.epoch = registration.epoch;
@@ -337,14 +342,12 @@ impl Following {
         loop {
             let NextLeader { leader, .. } = self.next_leader().await;
             let ended = match fresh_client(&self.network, &leader.address) {
-                Ok(client) => {
-                    unmount(client, &self.info, &self.status, &leader, self.registration.epoch).await
-                }
+                Ok(client) => unmount(client, &self.info, &self.status, &leader, self.epoch).await,
                 Err(err) => Err(SessionEnd::Broken(err.to_string())),
             };
             match ended {
                 Ok(()) => {
-                    return info!(epoch = %self.registration.epoch, leader = leader.address, "unmounted");
+                    return info!(epoch = %self.epoch, leader = leader.address, "unmounted");
                 }
                 Err(SessionEnd::Dead) => return,
                 Err(SessionEnd::Refused(why)) => {

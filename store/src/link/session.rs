@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::Fuse;
+use futures::future::{Fuse, FusedFuture as _};
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_transfer::DataEncryption;
@@ -16,8 +16,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
+use super::keys::Keys;
 use super::status::LinkStatus;
-use super::{LinkTls, Registration, Served, StoreInfo};
+use super::{LinkTls, Served, StoreInfo};
 use crate::transports::TransportReport;
 
 type Client = v1::master_client::MasterClient<Channel>;
@@ -52,7 +53,8 @@ pub(crate) enum SessionEnd {
 /// The store's side of a session with one leader.
 pub(crate) struct Session<'a> {
     pub(crate) info: &'a StoreInfo,
-    pub(crate) registration: Registration,
+    pub(crate) epoch: SegmentEpoch,
+    pub(crate) keys: &'a Keys,
     pub(crate) status: &'a LinkStatus,
     pub(crate) served: &'a dyn Served,
     pub(crate) tls: &'a LinkTls,
@@ -118,11 +120,11 @@ impl Session<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.reset();
         let (mut heard, mut is_first) = (Instant::now(), true);
-        // A change of the segments is mounted beside the heartbeats: a leader that can't commit it, or refuses it, keeps
-        // believing the store.
+        // A change of the segments or of the key is mounted beside the heartbeats: a leader that can't commit it, or refuses it,
+        // keeps believing the store.
         let mounting = Fuse::terminated();
         tokio::pin!(mounting);
-        if !self.status.all_mounted() {
+        if !self.status.all_mounted() || self.keys.is_new() {
             mounting.set(self.mount_change().fuse());
         }
         loop {
@@ -160,6 +162,9 @@ impl Session<'_> {
                             return end;
                         }
                         is_first = false;
+                        if self.keys.is_new() && mounting.is_terminated() {
+                            mounting.set(self.mount_change().fuse());
+                        }
                         if tick.period() != self.status.get().heartbeat {
                             tick = tokio::time::interval(self.status.get().heartbeat);
                             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -172,7 +177,7 @@ impl Session<'_> {
         }
     }
 
-    /// Mounts the segments as they are wanted now, and tries again until the leader has. Returns why the session ends, if
+    /// Mounts the segments and the key as they are wanted now, and tries again until the leader has. Returns why the session ends, if
     /// the leader can't do it at all.
     async fn mount_change(&self) -> Option<SessionEnd> {
         let mut pace = Backoff::new(CHANGE_RETRY.0, CHANGE_RETRY.1);
@@ -180,7 +185,7 @@ impl Session<'_> {
             match self.mount().await {
                 Ok(()) => return None,
                 Err(end @ (SessionEnd::NotLeader(_) | SessionEnd::Dead)) => return Some(end),
-                Err(end) => warn!(?end, "a change of the segments is not mounted yet"),
+                Err(end) => warn!(?end, "a change of the segments or of the grant key is not mounted yet"),
             }
             tokio::time::sleep(pace.wait()).await;
         }
@@ -218,11 +223,17 @@ impl Session<'_> {
             return self.mount().await;
         }
         self.status.beat(reply.term);
+        if reply.grant_key_may_change
+            && let Some(key) = self.keys.next(self.status.now(), self.tls.is_required())
+        {
+            // Before the leader has it: its next grant may be sealed with it.
+            self.served.take_next_key(key);
+        }
         Ok(())
     }
 
     async fn mount(&self) -> Result<(), SessionEnd> {
-        let segments = self.status.wanted().borrow().clone();
+        let (segments, key) = (self.status.wanted().borrow().clone(), self.keys.offered());
         let (data, http_address) = match self.info.advertised.towards(&self.leader.address).await {
             Ok(addresses) => addresses,
             Err(err) => return Err(SessionEnd::Broken(format!("no local address routes there: {err}"))),
@@ -237,8 +248,8 @@ impl Session<'_> {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
             name: self.info.name.clone(),
-            epoch: epoch_bytes(self.registration.epoch),
-            grant_key: Bytes::copy_from_slice(&self.registration.key.0),
+            epoch: epoch_bytes(self.epoch),
+            grant_key: Bytes::copy_from_slice(&key.0),
             endpoints: vec![tcp],
             segment_bytes: segments.clone(),
             http_address,
@@ -267,10 +278,15 @@ impl Session<'_> {
         info!(
             leader = self.leader.address,
             term,
-            epoch = %self.registration.epoch,
+            epoch = %self.epoch,
             bytes = segments.iter().sum::<u64>(),
             "mounted"
         );
+        if self.keys.mounted(key, self.status.now()) {
+            self.served.confirm_key(ClusterTime(reply.cluster_time_ms));
+            self.status.update(|state| state.key_changes += 1);
+            info!("the masters have the new key of this store's grants");
+        }
         self.served.mounted(&segments);
         self.status.note_mounted(segments);
         Ok(())
@@ -281,7 +297,7 @@ impl Session<'_> {
         v1::StoreHeartbeat {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
-            epoch: epoch_bytes(self.registration.epoch),
+            epoch: epoch_bytes(self.epoch),
             sequence,
             transports: if reports { self.transports() } else { Vec::new() },
             tls: reports.then(|| self.tls.report()),

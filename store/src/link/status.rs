@@ -42,6 +42,8 @@ pub(crate) struct LinkState {
     pub(crate) spread: Duration,
     /// Mounts that a leader accepted.
     pub(crate) mounts: u64,
+    /// Changes of the grant key that a leader has mounted.
+    pub(crate) key_changes: u64,
     /// Epochs that a leader declared dead.
     pub(crate) dead_epochs: u64,
     /// Reason why the store waits; empty while all is well.
@@ -66,6 +68,7 @@ impl LinkStatus {
             heartbeat: Duration::from_millis(200),
             spread: Duration::ZERO,
             mounts: 0,
+            key_changes: 0,
             dead_epochs: 0,
             waiting_for: String::new(),
         };

@@ -433,6 +433,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 spread_ms: 2_000,
                 tls_level: 3,
                 shut_out: Some(v1::ShutOut { callers: vec![7, 1 << 63] }),
+                grant_key_may_change: true,
             },
             |beat| mc_store::fuzz::cluster_time(&beat.cluster_id, beat.cluster_time_ms),
         ),

@@ -94,6 +94,15 @@ async fn a_pool_in_use_goes_from_plain_connections_to_tls_and_no_call_fails() {
     assert_eq!(refused.code, mc_types::Code::Unauthenticated, "{refused}");
     ready(&cluster).await;
     after.acknowledged(50).await;
+    // The keys of grants were sent in the clear so far.
+    for store in 0..2 {
+        until(format!("store {store} has changed its grant key"), async || {
+            let (_, figures) = http_get(cluster.store_http(store), "/metrics").await.unwrap();
+            figures.lines().any(|line| line == "mc_store_grant_key_changes_total 1")
+        })
+        .await;
+    }
+    after.acknowledged(50).await;
 
     // And back, without another word.
     assert_eq!(mcctl(&cluster, &["security", "tls", "allow"]).await.0, 0);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use mc_net::Tls;
-use mc_types::{GrantKey, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,8 @@ use self::connection::Connection;
 use crate::DataEncryption;
 use crate::authority::Authority;
 use crate::control::server::{
-    ACCEPT_PAUSE, Closed, Counters, GrantsTaken, Lent, Memory, MemoryId, OwnCalls, Refusal, RequestSeconds,
-    ServedMemory, Socket, Timeouts, check,
+    ACCEPT_PAUSE, Closed, Counters, GrantsTaken, Keys, Lent, Memory, MemoryId, OwnCalls, Refusal,
+    RequestSeconds, ServedMemory, Socket, Timeouts, check,
 };
 use crate::control::socket_options;
 use crate::fence::Budget;
@@ -120,8 +120,7 @@ impl DataServer {
         let server = Self {
             served: ServedMemory {
                 identity: MemoryId { store, epoch },
-                receipt_key: key.receipts(),
-                key,
+                keys: ArcSwap::from_pointee(Keys::new(key)),
                 lent: ArcSwap::default(),
                 relent: watch::Sender::new(()),
                 grant_lifetime,
@@ -154,6 +153,18 @@ impl DataServer {
     /// left of it, for the caller to drop.
     pub fn withdraw(&self, number: SegmentNumber) -> Option<Withdrawn> {
         self.served.withdraw(number).map(Withdrawn)
+    }
+
+    /// Takes grants under `key` from now on, too. Call this before a master has the key, and not again before
+    /// [`Self::confirm_key`].
+    pub fn take_next_key(&self, key: GrantKey) {
+        self.served.keys.rcu(|keys| keys.with_next(key));
+    }
+
+    /// Records that a master had the key at the cluster time `at`: receipts are given under it, and grants under the one before are
+    /// taken for [`GrantKey::OVERLAP`] longer.
+    pub fn confirm_key(&self, at: ClusterTime) {
+        self.served.keys.rcu(|keys| keys.confirmed(at));
     }
 
     /// Raises the maximum memory to remember writes. It never falls while this server runs.

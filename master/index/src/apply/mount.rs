@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use mc_types::{Code, SegmentEpoch, StoreId};
+use mc_types::{Code, GrantKey, SegmentEpoch, StoreId};
 
-use crate::command::MountStore;
+use crate::command::{KEY_CHANGES_SINCE, MountStore};
 use crate::state::State;
-use crate::stores::{Mounted, Segment, Store, is_mountable};
+use crate::stores::{EarlierKey, Mounted, Segment, Store, is_mountable};
 
 impl State {
     pub(crate) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {
@@ -26,7 +26,7 @@ impl State {
         }
         let Some(numbers) = self.add_segments(mount, 0) else { return Code::InvalidParams };
         let dead = self.stores.get(id).map(|store| store.dead.clone()).unwrap_or_default();
-        let mounted = Some(Mounted { mount: mount.clone(), numbers: numbers.collect() });
+        let mounted = Some(Mounted { mount: mount.clone(), numbers: numbers.collect(), earlier_key: None });
         self.stores.insert(id, Store { mounted, dead, dropped_at: 0 });
         Code::Ok
     }
@@ -40,21 +40,19 @@ impl State {
         self.segments.add(segments.collect())
     }
 
-    /// Updates the mount of an epoch that is mounted already: its names and addresses may change, and segments may come
-    /// and go.
+    /// Updates the mount of an epoch that is mounted already: its names and addresses and the key of its grants may change, and
+    /// segments may come and go.
     ///
-    /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. So a mount
-    /// that arrives late, after a newer one, changes nothing: it lacks a segment or has one that was unmounted, and is
-    /// refused.
+    /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. A key is not
+    /// followed by the one before it. So a mount that arrives late, after a newer one, changes nothing: it lacks a segment, or has
+    /// one that was unmounted or the earlier key, and is refused.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
         let Some(old) = &store.mounted else { return Code::InvalidParams };
         let known = old.mount.segments.len();
         let follows = |(&old, &new): (&u64, &u64)| new == old || new == 0;
-        if old.mount.grant_key != mount.grant_key
-            || mount.segments.len() < known
-            || !old.mount.segments.iter().zip(&mount.segments).all(follows)
-        {
+        let Some(earlier_key) = self.earlier_key(old, mount) else { return Code::InvalidParams };
+        if mount.segments.len() < known || !old.mount.segments.iter().zip(&mount.segments).all(follows) {
             return Code::InvalidParams;
         }
         if old.mount == *mount {
@@ -68,9 +66,20 @@ impl State {
             self.segments.drop_segment(number);
         }
         numbers.extend(added);
-        store.mounted = Some(Mounted { mount: mount.clone(), numbers });
+        store.mounted = Some(Mounted { mount: mount.clone(), numbers, earlier_key });
         self.stores.insert(id, store);
         Code::Ok
+    }
+
+    /// Returns the earlier key of a store that mounts its epoch again; `None` if it may not have the key that it names.
+    fn earlier_key(&self, old: &Mounted, mount: &MountStore) -> Option<Option<EarlierKey>> {
+        let key = old.mount.grant_key;
+        if key == mount.grant_key {
+            return Some(old.earlier_key);
+        }
+        let was_replaced = old.earlier_key.is_some_and(|earlier| earlier.key == mount.grant_key);
+        let may_change = self.cluster_version >= KEY_CHANGES_SINCE && !was_replaced;
+        may_change.then(|| Some(EarlierKey { key, until: self.time.after(GrantKey::OVERLAP) }))
     }
 
     /// Ends an epoch. The cost depends on the number of its segments, not on the objects in them.

@@ -32,6 +32,8 @@ pub struct StoreView<'a> {
     pub http: &'a str,
     /// Key that seals its grants.
     pub grant_key: &'a GrantKey,
+    /// Key that it has replaced lately: receipts under it still count.
+    pub earlier_key: Option<&'a GrantKey>,
     /// Bytes of each segment by number, 0 for one that was unmounted.
     pub segments: &'a [u64],
     /// Bytes that can be allocated.
@@ -121,7 +123,8 @@ impl State {
     }
 
     fn view<'a>(&'a self, mounted: &'a Mounted) -> StoreView<'a> {
-        let mount = &mounted.mount;
+        let Mounted { mount, earlier_key, .. } = mounted;
+        let earlier_key = earlier_key.as_ref();
         let (mut capacity, mut used, mut objects) = (0, 0, 0);
         for segment in self.segments_of(mounted) {
             capacity += segment.capacity;
@@ -135,6 +138,7 @@ impl State {
             endpoints: &mount.endpoints,
             http: &mount.http,
             grant_key: &mount.grant_key,
+            earlier_key: earlier_key.filter(|earlier| self.time < earlier.until).map(|earlier| &earlier.key),
             segments: &mount.segments,
             capacity,
             used,

@@ -5,7 +5,7 @@ use triomphe::Arc;
 
 use super::frame::{ChunkReader, each, read_exact};
 use super::record::{
-    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, ObjectRecord,
+    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, MountedRecord, ObjectRecord,
     PlainTrailerRecord, PutRecord, RunRecord, Section, SecurityRecord, SegmentRecord, StoreRecord,
     TenantRecord, TrailerRecord,
 };
@@ -18,7 +18,8 @@ use crate::puts::Put;
 use crate::security::{StoredPrincipal, set_calls};
 use crate::state::State;
 use crate::stores::{
-    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Segment, Segments, Store, is_mountable,
+    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Mounted, SEGMENT_BYTES, Segment, Segments, Store,
+    is_mountable,
 };
 
 type Checked = Result<(), String>;
@@ -174,8 +175,9 @@ impl Restore {
     fn store(&mut self, record: StoreRecord) -> Checked {
         ascend(&mut self.last.store, record.store)?;
         let mounted = record.mounted;
-        let mounted = mounted.map(|mounted| Mounted { mount: mounted.mount, numbers: mounted.numbers });
-        if let Some(Mounted { mount, numbers }) = &mounted {
+        let mounted =
+            mounted.map(|MountedRecord { mount, numbers }| Mounted { mount, numbers, earlier_key: None });
+        if let Some(Mounted { mount, numbers, .. }) = &mounted {
             ensure(mount.store == record.store && is_mountable(mount), "a bad mount")?;
             let numbered = numbers.len() == mount.segments.len() && numbers.is_sorted_by(|a, b| a < b);
             ensure(numbered, "segments of a mount without a number each")?;
@@ -311,6 +313,7 @@ impl Restore {
             // As wide as the largest number, so that texts are in the order of numbers.
             SecurityRecord::Revoked { token_number, .. } => (2, format!("{token_number:020}")),
             SecurityRecord::Calls { tenant, .. } => (3, tenant.to_owned()),
+            SecurityRecord::EarlierKey { store, .. } => (4, format!("{:020}", store.0)),
         };
         ensure(is_first == (place.0 == 0), "the head of security is not its first record")?;
         ascend(&mut self.last.security, place)?;
@@ -331,6 +334,10 @@ impl Restore {
             SecurityRecord::Calls { tenant, per_second } => {
                 let code = set_calls(Arc::make_mut(&mut security.calls), tenant, Some(per_second));
                 ensure(code == Code::Ok, "a limit on calls that the state can't hold")
+            }
+            SecurityRecord::EarlierKey { store, key, until } => {
+                let restored = self.state.stores.restore_earlier_key(store, EarlierKey { key, until });
+                ensure(restored, "a replaced key of a store that is not mounted")
             }
         }
     }

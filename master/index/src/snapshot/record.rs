@@ -1,4 +1,4 @@
-use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId, TlsLevel};
+use mc_types::{ClusterTime, GrantKey, PutId, PutMode, SegmentEpoch, SegmentNumber, StoreId, TlsLevel};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -190,13 +190,14 @@ pub(super) struct KeyValueRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// A part of the access settings; the head comes first.
+/// A part of the access settings, whose head comes first, or a grant key that was replaced.
 #[derive(Serialize, Deserialize)]
 pub(super) enum SecurityRecord<'a> {
     Head { revision: u64, level: Option<TlsLevel> },
     Principal { name: &'a str, token_number: u64, principal: PrincipalRecord },
     Revoked { token_number: u64, until: ClusterTime },
     Calls { tenant: &'a str, per_second: u32 },
+    EarlierKey { store: StoreId, key: GrantKey, until: ClusterTime },
 }
 
 /// Number of records in each section; the trailer's own is zero.

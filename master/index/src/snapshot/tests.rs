@@ -1,11 +1,11 @@
 //! Refusal of snapshots with undamaged bytes and records that no state of this program holds.
 
-use mc_types::{ClusterTime, PutId, PutMode, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, PutId, PutMode, SegmentEpoch, StoreId};
 use smallvec::{SmallVec, smallvec};
 
 use super::frame::ChunkWriter;
 use super::record::{
-    EndedRecord, HeaderRecord, ObjectRecord, PutRecord, Section, SegmentRecord, TrailerRecord,
+    EndedRecord, HeaderRecord, ObjectRecord, PutRecord, Section, SecurityRecord, SegmentRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC};
 use crate::command::{Pin, PlacedReplica, Settings};
@@ -157,4 +157,15 @@ fn ended(puts: usize) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
 fn a_shard_has_no_more_ended_puts_than_it_remembers() {
     assert_eq!(read(ended(16)), Ok(()));
     assert_refused(read(ended(17)), "too many ended puts");
+}
+
+#[test]
+fn a_replaced_key_is_that_of_a_mounted_store() {
+    let refused = read(|chunks| {
+        let head = SecurityRecord::Head { revision: 0, level: None };
+        chunks.record(Section::Security, &head).unwrap();
+        let (store, key, until) = (StoreId(1), GrantKey([1; 32]), ClusterTime(2000));
+        chunks.record(Section::Security, &SecurityRecord::EarlierKey { store, key, until }).unwrap();
+    });
+    assert_refused(refused, "a replaced key of a store that is not mounted");
 }

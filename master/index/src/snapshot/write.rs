@@ -1,5 +1,7 @@
 use std::io::{self, Write};
 
+use mc_types::StoreId;
+
 use super::frame::ChunkWriter;
 use super::record::{
     EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, MountedRecord, ObjectRecord,
@@ -10,6 +12,7 @@ use super::{FORMAT, MAGIC, PLAIN_FORMAT};
 use crate::objects::ObjectRef;
 use crate::security::{Security, StoredPrincipal};
 use crate::state::State;
+use crate::stores::EarlierKey;
 
 impl State {
     /// Writes the index. Equal states write the same bytes, in blocks of up to 64 KiB.
@@ -18,7 +21,7 @@ impl State {
     /// Errors of the writer.
     pub fn write_snapshot(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        let is_plain = self.security == Security::default();
+        let is_plain = self.security == Security::default() && self.earlier_keys().next().is_none();
         out.write_all(&[if is_plain { PLAIN_FORMAT } else { FORMAT }])?;
         let mut chunks = ChunkWriter::new(out);
         chunks.record(
@@ -87,7 +90,14 @@ impl State {
         for (tenant, &per_second) in calls.iter() {
             record(SecurityRecord::Calls { tenant, per_second })?;
         }
+        for (store, EarlierKey { key, until }) in self.earlier_keys() {
+            record(SecurityRecord::EarlierKey { store, key, until })?;
+        }
         Ok(())
+    }
+
+    fn earlier_keys(&self) -> impl Iterator<Item = (StoreId, EarlierKey)> + '_ {
+        self.stores.iter().filter_map(|(store, known)| Some((store, known.mounted.as_ref()?.earlier_key?)))
     }
 
     fn write_stores<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {

@@ -8,7 +8,7 @@ mod segments;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-use mc_types::{MAX_SEGMENTS, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, MAX_SEGMENTS, SegmentEpoch, StoreId};
 use triomphe::Arc;
 
 use crate::command::MountStore;
@@ -46,6 +46,17 @@ pub(crate) struct Mounted {
     pub(crate) mount: MountStore,
     /// Cluster-wide numbers of its segments, ascending, those included that are unmounted.
     pub(crate) numbers: Vec<u32>,
+    /// Key that the present one has replaced, if the store has changed it in this epoch.
+    pub(crate) earlier_key: Option<EarlierKey>,
+}
+
+/// A grant key that another one has replaced. It is remembered beyond its end, so that a mount that arrives late does not bring it
+/// back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EarlierKey {
+    pub(crate) key: GrantKey,
+    /// Cluster time from which receipts under it count no more.
+    pub(crate) until: ClusterTime,
 }
 
 impl Mounted {
@@ -118,6 +129,12 @@ impl Stores {
         if self.by_id.insert(id, Arc::new(store)).is_some_and(|old| old.mounted.is_none()) {
             self.absent -= 1;
         }
+    }
+
+    /// Adds the key that the present one has replaced; returns false if the store is not mounted.
+    pub(crate) fn restore_earlier_key(&mut self, id: StoreId, earlier: EarlierKey) -> bool {
+        let mounted = self.by_id.get_mut(&id).and_then(|store| Arc::make_mut(store).mounted.as_mut());
+        mounted.map(|mounted| mounted.earlier_key = Some(earlier)).is_some()
     }
 
     /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted.

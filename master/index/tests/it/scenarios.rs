@@ -6,7 +6,7 @@ use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
     KeyHash, MountStore, Op, Pin, ProvenEnd, PutEndItem, PutStartItem, Quota, Response, Settings,
 };
-use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PinAction, PutId, PutMode, StoreId};
+use mc_types::{ClusterTime, Code, GrantKey, MAX_NAMED_STORES, PinAction, PutId, PutMode, StoreId};
 
 const MIB: u64 = 1 << 20;
 
@@ -397,6 +397,37 @@ fn segments_of_a_mounted_store_come_and_go_once() {
     let item = PutStartItem { preferred: smallvec::smallvec![StoreId(1)], ..start(5, "fifth", MIB) };
     assert_eq!(rig.start(item).replicas[0].segment, 2);
     assert_eq!(snapshot(&restore(&snapshot(&rig.state))), snapshot(&rig.state));
+}
+
+#[test]
+fn a_store_changes_the_key_of_its_grants_and_the_earlier_one_counts_for_two_minutes() {
+    let mut rig = Rig::with_stores(&[MIB]);
+    let with = |key: u8| MountStore { grant_key: GrantKey([key; 32]), ..mount(1, 101, &[MIB]) };
+    let keys = |rig: &Rig| {
+        let store = rig.state.store(StoreId(1)).unwrap();
+        (store.grant_key.0[0], store.earlier_key.map(|key| key.0[0]))
+    };
+    assert_eq!(rig.mount(with(8)), Code::InvalidParams, "masters of cluster version 2 know nothing of it");
+    rig.apply(Op::SetClusterVersion(3));
+    rig.put(1, "k", 1000);
+    assert_eq!(rig.mount(with(8)), Code::Ok);
+    assert_eq!((keys(&rig), rig.version("k")), ((8, Some(7)), Some(1)), "what it holds stays");
+    let written = snapshot(&rig.state);
+    let restored = restore(&written).store(StoreId(1)).map(|store| store.earlier_key.copied());
+    assert_eq!((restored, snapshot(&restore(&written))), (Some(Some(GrantKey([7; 32]))), written));
+
+    assert_eq!(rig.mount(with(7)), Code::InvalidParams, "a mount that arrives late");
+    rig.now += 119_999;
+    rig.apply(Op::Tick);
+    assert_eq!(keys(&rig), (8, Some(7)));
+    rig.now += 1;
+    rig.apply(Op::Tick);
+    assert_eq!(keys(&rig), (8, None));
+    assert_eq!(rig.mount(with(7)), Code::InvalidParams, "a mount that arrives very late");
+    assert_eq!((rig.mount(with(9)), keys(&rig)), (Code::Ok, (9, Some(8))));
+    assert_eq!((rig.mount(with(9)), keys(&rig)), (Code::Ok, (9, Some(8))), "an answer was lost");
+    let other_epoch = MountStore { epoch: 102.into(), ..with(7) };
+    assert_eq!((rig.mount(other_epoch), keys(&rig)), (Code::Ok, (7, None)));
 }
 
 #[test]

@@ -15,18 +15,31 @@ pub(crate) struct PutToEnd {
 
 /// Replicas whose receipts a put must show.
 pub(super) struct Due {
-    /// Replicas in the order of the start's answer, each with the key of its store if that is still mounted.
-    replicas: SmallVec<[(PlacedReplica, Option<GrantKey>); 1]>,
+    /// Replicas in the order of the start's answer, each with the keys of its store if that is still mounted.
+    replicas: SmallVec<[(PlacedReplica, Option<Keys>); 1]>,
+}
+
+/// Keys of a store whose receipts count.
+#[derive(Clone, Copy)]
+struct Keys {
+    newest: GrantKey,
+    earlier: Option<GrantKey>,
+}
+
+impl Keys {
+    fn iter(&self) -> impl Iterator<Item = &GrantKey> {
+        std::iter::once(&self.newest).chain(&self.earlier)
+    }
 }
 
 impl Due {
     /// Returns the replicas of a put; `None` if it is not in flight.
     pub(super) fn of(put: &PutToEnd, state: &State) -> Option<Self> {
-        let key = |replica: &PlacedReplica| {
+        let keys = |replica: &PlacedReplica| {
             let store = state.store(replica.store).filter(|store| store.epoch == replica.epoch)?;
-            Some(*store.grant_key)
+            Some(Keys { newest: *store.grant_key, earlier: store.earlier_key.copied() })
         };
-        let replicas = state.put(put.end.put)?.replicas.into_iter().map(|replica| (replica, key(&replica)));
+        let replicas = state.put(put.end.put)?.replicas.into_iter().map(|replica| (replica, keys(&replica)));
         Some(Self { replicas: replicas.collect() })
     }
 }
@@ -42,7 +55,7 @@ pub(super) fn check(put: PutToEnd, due: Option<&Due>, cluster: ClusterId) -> Res
     let index = due.replicas.first().map_or(0, |(placed, _)| placed.index);
     let (mut is_proven, mut is_missing) = (false, false);
     let mut given = receipts.chunks(Receipt::LEN);
-    for (at, (placed, key)) in (0..).zip(&due.replicas) {
+    for (at, (placed, keys)) in (0..).zip(&due.replicas) {
         let given = given.next().and_then(Receipt::from_bytes);
         if end.failed.contains(&at) {
             continue;
@@ -50,11 +63,11 @@ pub(super) fn check(put: PutToEnd, due: Option<&Due>, cluster: ClusterId) -> Res
         let PlacedReplica { store, epoch, segment, offset, len, index } = *placed;
         let range = GrantedRange { segment, offset, len, index };
         let proves = |key: &GrantKey| given == Some(key.receipts().receipt(cluster, store, epoch, &range));
-        match key {
-            Some(key) if proves(key) => is_proven = true,
+        match keys {
+            Some(keys) if keys.iter().any(proves) => is_proven = true,
             // A replica on a store that is no longer mounted is lost, proven or not.
-            key => {
-                is_missing |= key.is_some();
+            keys => {
+                is_missing |= keys.is_some();
                 end.failed.push(at);
             }
         }
@@ -98,9 +111,18 @@ pub(crate) mod testing {
 
     /// Returns the replicas that count as failed, of one for each of `mounted`.
     pub(crate) fn checked(failed: &[u8], receipts: &[u8], mounted: &[bool]) -> Result<Vec<u8>, Code> {
+        checked_by(&Keys { newest: KEY, earlier: None }, failed, receipts, mounted)
+    }
+
+    pub(super) fn checked_by(
+        keys: &Keys,
+        failed: &[u8],
+        receipts: &[u8],
+        mounted: &[bool],
+    ) -> Result<Vec<u8>, Code> {
         let mut end = PutEndItem::new(PutId(1), KeyHash::of("", b"key"), 0);
         end.failed = failed.into();
-        let replicas = (1..).zip(mounted).map(|(store, is)| (placed(store), is.then_some(KEY)));
+        let replicas = (1..).zip(mounted).map(|(store, is)| (placed(store), is.then_some(*keys)));
         let put = PutToEnd { end, receipts: Bytes::copy_from_slice(receipts) };
         let proven = check(put, Some(&Due { replicas: replicas.collect() }), CLUSTER)?;
         assert_eq!(proven.index, INDEX);
@@ -148,6 +170,16 @@ mod tests {
         ] {
             assert_eq!(checked(&[], &wrong, mounted), Err(Code::NotProven), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_receipt_under_the_key_that_was_replaced_counts() {
+        let given = receipts(1).concat();
+        let newest = GrantKey([8; 32]);
+        let by = |earlier| testing::checked_by(&Keys { newest, earlier }, &[], &given, &[true]);
+        assert_eq!(by(Some(KEY)), Ok(vec![]));
+        assert_eq!(by(Some(GrantKey([9; 32]))), Err(Code::NotProven));
+        assert_eq!(by(None), Err(Code::NotProven), "the time for it is over");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::{MountStore, Request, Security};
+use mc_index::{KEY_CHANGES_SINCE, MountStore, Request, Security};
 use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
@@ -38,6 +38,8 @@ pub(crate) struct HeartbeatReply {
     pub(crate) security: Security,
     /// Whether that is news to this stream.
     pub(crate) is_security_news: bool,
+    /// Whether the store may mount the epoch with another grant key.
+    pub(crate) key_may_change: bool,
 }
 
 impl Stores {
@@ -181,10 +183,11 @@ impl HeartbeatSession {
         tls: Option<TlsReport>,
     ) -> Result<HeartbeatReply, Refusal> {
         let leading = self.stores.coordinator.lead().await?;
-        let (mounted, dead, security) = self.stores.coordinator.read(|applied| {
+        let (mounted, dead, security, key_may_change) = self.stores.coordinator.read(|applied| {
             let mounted = applied.state.mounted_epoch(store) == Some(epoch);
             let dead = !mounted && applied.state.epoch_is_dead(store, epoch);
-            (mounted, dead, applied.state.security().clone())
+            let key_may_change = applied.state.cluster_version() >= KEY_CHANGES_SINCE;
+            (mounted, dead, applied.state.security().clone(), key_may_change)
         });
         // A heartbeat of an epoch that is not mounted says nothing about the mounted one.
         if mounted {
@@ -203,7 +206,8 @@ impl HeartbeatSession {
         let (time, spread) = (leading.now(), leading.liveness.spread());
         let revision = Some(security.revision());
         let is_security_news = std::mem::replace(&mut self.told, revision) != revision;
-        Ok(HeartbeatReply { time, term: leading.term, mounted, dead, spread, security, is_security_news })
+        let term = leading.term;
+        Ok(HeartbeatReply { time, term, mounted, dead, spread, security, is_security_news, key_may_change })
     }
 
     /// Detaches the store's stream when this master itself ends it or leaves it unanswered. Neither the end of that

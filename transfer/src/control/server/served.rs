@@ -6,14 +6,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_types::{
-    Access, Grant, GrantKey, GrantedRange, ProofKey, Receipt, ReceiptKey, SealedGrant, SegmentNumber,
-};
+use mc_types::{Access, Grant, GrantedRange, ProofKey, Receipt, SealedGrant, SegmentNumber};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::check::{self, MemoryId, Refusal};
 use super::counters::{Counters, RequestSeconds};
+use super::keys::Keys;
 use super::own_calls::OwnCalls;
 use crate::authority::{Authority, Times};
 use crate::control::wire::Op;
@@ -47,8 +46,7 @@ impl Default for Timeouts {
 /// The memory that a data server serves, and all that decides on its requests.
 pub(crate) struct ServedMemory {
     pub(crate) identity: MemoryId,
-    pub(crate) key: GrantKey,
-    pub(crate) receipt_key: ReceiptKey,
+    pub(crate) keys: ArcSwap<Keys>,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
     pub(crate) lent: ArcSwap<Vec<Arc<Lent>>>,
     /// Notified when the list of segments was replaced.
@@ -146,7 +144,8 @@ impl ServedMemory {
         access: Access,
         prove: impl FnOnce(&Grant, &ProofKey) -> Result<(), Refusal>,
     ) -> Result<Grant, Refusal> {
-        let (grant, key) = Grant::open(sealed, &self.key)?;
+        let now = || self.authority.times().map(|times| times.now);
+        let (grant, key) = self.keys.load().open(sealed, now)?;
         prove(&grant, &key)?;
         self.check_holder(&grant)?;
         check::check_grant(self.identity, self.authority.times(), &grant, access)?;
@@ -293,7 +292,7 @@ impl ServedMemory {
 
     /// Computes the receipt of a range that is sealed.
     fn receipt(&self, grant: &Grant, range: &GrantedRange) -> Receipt {
-        self.receipt_key.receipt(grant.cluster, grant.store, grant.epoch, range)
+        self.keys.load().receipts().receipt(grant.cluster, grant.store, grant.epoch, range)
     }
 
     /// Forgets some of the writes that may be forgotten; returns whether there are more.

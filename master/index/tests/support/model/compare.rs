@@ -168,6 +168,9 @@ impl Model {
             let mount = &self.mounted[&store.store];
             assert_eq!((store.epoch, store.name, store.http), (mount.epoch, &*mount.name, &*mount.http));
             assert_eq!((store.endpoints, store.segments), (&mount.endpoints[..], &mount.segments[..]));
+            let earlier = self.earlier_keys.get(&store.store).filter(|(_, until)| self.time < *until);
+            let keys = (store.grant_key, store.earlier_key.copied());
+            assert_eq!(keys, (&mount.grant_key, earlier.map(|(key, _)| *key)));
             let here = |r: &&PlacedReplica| r.store == store.store;
             let used: u64 = ranges.iter().filter(here).map(|r| rounded(r.len)).sum();
             let cleared = self.cleared.iter().map(|cleared| &cleared.place).filter(here);

@@ -11,7 +11,7 @@ use mc_index::{
     Command, EvictItem, GroupId, HeldRange, KeyHash, MountStore, Op, Pin, PlacedReplica, PutEnded, Quota,
     RemoveItem, Response, Settings, State, allocation_order,
 };
-use mc_types::{ClusterTime, Code, PutId, PutMode, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, Code, GrantKey, PutId, PutMode, SegmentEpoch, StoreId};
 
 use super::TERM;
 
@@ -65,6 +65,8 @@ pub struct Model {
     settings: Settings,
     cluster_version: u32,
     mounted: BTreeMap<StoreId, MountStore>,
+    /// Grant keys that were replaced, and until when receipts under them count.
+    earlier_keys: BTreeMap<StoreId, (GrantKey, ClusterTime)>,
     dead: BTreeSet<(StoreId, SegmentEpoch)>,
     objects: BTreeMap<Key, Object>,
     puts: BTreeMap<PutId, Put>,
@@ -98,6 +100,7 @@ impl Model {
             settings: Settings::default(),
             cluster_version: 0,
             mounted: BTreeMap::new(),
+            earlier_keys: BTreeMap::new(),
             dead: BTreeSet::new(),
             objects: BTreeMap::new(),
             puts: BTreeMap::new(),
@@ -431,6 +434,15 @@ impl Model {
                 if !old.segments.iter().enumerate().all(kept) {
                     return Code::InvalidParams;
                 }
+                if old.grant_key != mount.grant_key {
+                    let was_replaced =
+                        self.earlier_keys.get(&mount.store).is_some_and(|(key, _)| *key == mount.grant_key);
+                    if self.cluster_version < 3 || was_replaced {
+                        return Code::InvalidParams;
+                    }
+                    let until = ClusterTime(self.time.0 + 120_000);
+                    self.earlier_keys.insert(mount.store, (old.grant_key, until));
+                }
             }
         }
         self.mounted.insert(mount.store, mount.clone());
@@ -442,6 +454,7 @@ impl Model {
     fn drop_store(&mut self, store: StoreId, epoch: SegmentEpoch) {
         if self.mounted.get(&store).is_some_and(|mount| mount.epoch == epoch) {
             self.mounted.remove(&store);
+            self.earlier_keys.remove(&store);
             self.dead.insert((store, epoch));
             self.held.retain(|held| held.place.store != store);
         }

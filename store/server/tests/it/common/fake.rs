@@ -339,6 +339,7 @@ impl Fake {
             spread_ms: 0,
             tls_level: 0,
             shut_out: agreed.shut_out.take(),
+            grant_key_may_change: false,
         })
     }
 }

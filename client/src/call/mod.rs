@@ -101,8 +101,8 @@ impl CallError {
 pub(crate) enum Failure {
     /// The master did nothing, because another master or none leads.
     NotLeader(ErrorDetail),
-    /// The leader did nothing, and may accept the same call shortly.
-    Busy(Code),
+    /// The leader did nothing, and may accept the same call after so much time.
+    Busy(Code, Duration),
     /// The master did nothing, because it is not the one that was meant.
     Stranger(ErrorDetail),
     /// The try was not sent.
@@ -147,6 +147,7 @@ impl LeaderClient {
         let mut hops = 0;
         let mut pace = Backoff::new(RETRY.0, RETRY.1);
         let mut longest = FIRST_TRY;
+        let mut rest = Duration::ZERO;
         loop {
             let leader = self.leader(R::NAME, deadline, sent, &last).await?;
             if let Some(before) = &asked {
@@ -154,10 +155,12 @@ impl LeaderClient {
                 // Ask a new leader at once, but give the one that just failed a moment.
                 if before.same_term(&leader) || hops > MAX_HOPS {
                     hops = 0;
-                    sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
+                    let pause = pace.wait().max(rest);
+                    sleep(pause.min(deadline.saturating_duration_since(Instant::now()))).await;
                 }
             }
             asked = Some(Arc::clone(&leader));
+            rest = Duration::ZERO;
             let sent_at = Instant::now();
             let Ok(mut channel) = self.masters.channel(&leader.address) else {
                 last = LastTry::new(&leader.address, "it is not an address");
@@ -210,7 +213,12 @@ impl LeaderClient {
                     hops += 1;
                     self.masters.redirected(&leader, Leader::read(detail.leader.as_ref()));
                 }
-                Failure::Busy(code) => last.code = code,
+                Failure::Busy(code, again) => {
+                    (last.code, rest) = (code, again);
+                    if again > deadline.saturating_duration_since(Instant::now()) {
+                        return Err(CallError::Failed(last.error(R::NAME, code, sent)));
+                    }
+                }
                 Failure::Stranger(detail) => {
                     if detail.code == Code::WrongCluster as i32 {
                         self.masters.foreign(&leader, &detail.ours, sent_at);
@@ -364,7 +372,7 @@ pub(crate) fn failure_of(status: &Status) -> Failure {
     match Code::try_from(detail.code).unwrap_or(Code::InternalError) {
         Code::NotLeader => Failure::NotLeader(detail),
         code @ (Code::NoLeader | Code::UnavailableInCurrentStatus | Code::ResourceExhausted) => {
-            Failure::Busy(code)
+            Failure::Busy(code, Duration::from_millis(detail.retry_after_ms.into()))
         }
         Code::WrongCluster | Code::WrongNode => Failure::Stranger(detail),
         Code::OutcomeUnknown | Code::RpcTimeout | Code::RpcFail | Code::InternalError => Failure::Lost,
@@ -419,7 +427,7 @@ mod tests {
         assert!(matches!(failure_of(&detail(Code::NotLeader)), Failure::NotLeader(_)));
         assert!(matches!(
             failure_of(&detail(Code::ResourceExhausted)),
-            Failure::Busy(Code::ResourceExhausted)
+            Failure::Busy(Code::ResourceExhausted, Duration::ZERO)
         ));
         assert!(matches!(failure_of(&detail(Code::WrongNode)), Failure::Stranger(_)));
         assert!(matches!(failure_of(&detail(Code::OutcomeUnknown)), Failure::Lost));

@@ -95,6 +95,17 @@ async fn a_put_that_a_leader_with_a_nearly_full_disk_refuses_failed_definitely_a
 }
 
 #[tokio::test]
+async fn a_call_that_may_be_tried_again_only_after_its_deadline_fails_at_once() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    client.put("k", b"v").await.unwrap();
+    cluster.fault(On::Remove, Fault::TooManyCalls);
+    let error = client.remove("k", false).await.unwrap_err();
+    assert_eq!((error.code, error.is_unknown()), (Code::ResourceExhausted, false));
+    assert_eq!(cluster.world.lock().count(On::Remove), 1, "that is after the call's deadline");
+}
+
+#[tokio::test]
 async fn a_put_that_is_gone_at_its_first_end_is_started_anew_under_a_new_id() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;

@@ -224,6 +224,10 @@ impl Service {
                 std::future::pending().await
             }
             Some(Fault::Swallow) => std::future::pending().await,
+            Some(Fault::TooManyCalls) => {
+                let code = Code::ResourceExhausted as i32;
+                Err(status_of(&ErrorDetail { code, retry_after_ms: 60_000, ..Default::default() }))
+            }
             Some(Fault::Answer(code)) => {
                 Err(status_of(&ErrorDetail { code: code as i32, ..ErrorDetail::default() }))
             }

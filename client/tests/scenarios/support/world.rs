@@ -39,6 +39,8 @@ pub enum Fault {
     Swallow,
     /// It is not applied, and answered so.
     Answer(Code),
+    /// It is not applied, and may be tried again after a minute.
+    TooManyCalls,
     /// It is not applied, and the put is gone as if its deadline had passed.
     EndPut,
     /// It is not applied, and every put in it is said to be gone.

@@ -2,7 +2,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mc_net::{ConnectInfo, Denied, Guard, Principal};
-use mc_types::{Role, StoreId};
+use mc_proto::v1;
+use mc_types::{Role, STORE_NAME, StoreId};
 use tonic::{Extensions, Status};
 
 use super::layer::{name_of, principal_of};
@@ -27,6 +28,17 @@ impl StoreCaller {
     /// Checks that it may mount a store under a name.
     pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Refusal> {
         self.principal.may_speak_for(name, self.call).map_err(|denied| self.deny(denied))
+    }
+
+    /// Names the store in the endpoints of a mount, if the caller has proven that name: clients check it. Otherwise nothing names it.
+    pub(crate) fn name_endpoints(&self, mount: &mut v1::MountStoreRequest) {
+        let is_proven = self.principal.id().is_some_and(|id| *id.role() == Role::Store);
+        for endpoint in &mut mount.endpoints {
+            endpoint.attributes.remove(STORE_NAME);
+            if is_proven {
+                endpoint.attributes.insert(STORE_NAME.to_owned(), mount.name.clone());
+            }
+        }
     }
 
     /// Checks that it was not denied since it was admitted. For the messages of a stream.
@@ -99,6 +111,21 @@ mod tests {
             );
             assert_eq!(caller.may_act_on(&leader, &not_mounted).await, Ok(()), "{id}");
             assert_eq!(caller.may_use_name("store-1").is_ok(), may, "{id}");
+        }
+    }
+
+    #[test]
+    fn the_endpoints_of_a_mount_name_a_store_that_has_proven_its_name() {
+        let forged =
+            v1::Endpoint { attributes: [(STORE_NAME.into(), "b".into())].into(), ..Default::default() };
+        for (id, named) in [("store/a", Some("a")), ("admin/a", None)] {
+            let mut mount = v1::MountStoreRequest {
+                name: "a".into(),
+                endpoints: vec![forged.clone()],
+                ..Default::default()
+            };
+            StoreCaller::named(id).name_endpoints(&mut mount);
+            assert_eq!(mount.endpoints[0].attributes.get(STORE_NAME).map(String::as_str), named, "{id}");
         }
     }
 

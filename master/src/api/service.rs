@@ -347,6 +347,8 @@ impl Master for MasterService {
         change!(self, Mount, request, |services| {
             caller.may_use_name(&request.name)?;
             caller.may_act_on(&services, &request.store_id).await?;
+            let mut request = request;
+            caller.name_endpoints(&mut request);
             let mounting = audited(by.call(&request), async move {
                 let mounted = stores::mount(&services, request).await;
                 drop(one_of_few);

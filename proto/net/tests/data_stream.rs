@@ -33,7 +33,7 @@ async fn connected() -> [DataStream; 2] {
     let address = listener.local_addr().unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     let accepted = async { DataStream::accept(listener.accept().await.unwrap().0, Some(&store)).await };
-    let (store, client) = tokio::join!(accepted, DataStream::connect(address, Some(&client)));
+    let (store, client) = tokio::join!(accepted, DataStream::connect(address, Some(&client), None));
     [store.unwrap(), client.unwrap()]
 }
 
@@ -122,7 +122,7 @@ async fn a_client_that_prefers_tls_is_plain_with_a_store_that_has_none() {
         drop(listener.accept().await.unwrap());
         DataStream::accept(listener.accept().await.unwrap().0, None).await.unwrap()
     };
-    let (store, client) = tokio::join!(accepting, DataStream::connect(address, Some(&client)));
+    let (store, client) = tokio::join!(accepting, DataStream::connect(address, Some(&client), None));
     assert!(store.plain().is_some() && client.unwrap().plain().is_some());
     assert_eq!(store.peer(), &Peer::Plain);
 }

@@ -1,4 +1,7 @@
 //! Attributes of the endpoints of stores: names and values, which a store sends with its mount.
 
+/// Name that the certificate of the store is for. Masters say it of stores that have shown them their certificates.
+pub const STORE_NAME: &str = "name";
+
 /// Newest format of grants that the store reads, as a number. A store without it reads the older format alone.
 pub const GRANT_FORMAT: &str = "grant-format";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use mc_net::Tls;
 use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport as _};
-use mc_types::{Access, TlsLevel};
+use mc_types::{Access, STORE_NAME, TlsLevel};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -138,6 +138,24 @@ async fn a_client_that_prefers_tls_goes_on_without_and_one_that_requires_it_does
     assert!(reason.contains("no TLS with"), "{reason}");
     for level in [TlsLevel::Allow, TlsLevel::Prefer] {
         use_store(&store, options(at(level, client()))).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_refuses_another_store_than_the_one_that_its_endpoint_names() {
+    let authority = CertificateAuthority::new();
+    let store = start(authority.issue("store/kv")).await;
+    let transport = TcpTransport::new(options(authority.issue("tenant/team/rw/engine")));
+    for (name, is_it) in [("kv", true), ("kv-3", true), ("kv2", false), ("other", false)] {
+        let mut peer = store.peer();
+        peer.endpoints[0].attributes = vec![(STORE_NAME.to_owned(), name.to_owned())];
+        let written = write(&transport, &peer, &sealed(Access::Write, 0, 1000, 1), &pattern(1000, 1)).await;
+        if is_it {
+            written.unwrap();
+        } else {
+            let reason = no_connection(written.map(drop));
+            assert!(reason.contains(&format!("the store {name} is expected there")), "{reason}");
+        }
     }
 }
 

@@ -35,11 +35,16 @@ impl DataStream {
     /// Maximum bytes that one write takes with TLS: four records, which go to the kernel with one system call.
     pub const AT_ONCE: usize = 64 << 10;
 
-    /// Connects to the data port of a store, as far as `tls` insists with a handshake.
+    /// Connects to the data port of a store, as far as `tls` insists with a handshake. Then its certificate must be for `name`, if
+    /// that is known.
     ///
     /// # Errors
     /// The system's error, or the reason why there is no TLS with the store.
-    pub async fn connect(address: SocketAddr, tls: Option<&Arc<Tls>>) -> io::Result<Self> {
+    pub async fn connect(
+        address: SocketAddr,
+        tls: Option<&Arc<Tls>>,
+        name: Option<&str>,
+    ) -> io::Result<Self> {
         let tcp = dial(address).await?;
         let Some((tls, level)) =
             tls.map(|tls| (tls, tls.level_to_stores())).filter(|(_, level)| *level > TlsLevel::Allow)
@@ -47,7 +52,7 @@ impl DataStream {
             return Ok(tcp.into());
         };
         match Self::secure(Secured::begin(tcp, tls.client_session()?.into())).await {
-            Ok(stream) => Ok(stream),
+            Ok(stream) => stream.leading_to(name),
             // A store without certificates takes the handshake for a broken hello.
             Err(error) if level == TlsLevel::Prefer && speaks_no_tls(&error) => {
                 tracing::debug!(%address, %error, "connecting in the clear: the store speaks no TLS");
@@ -72,7 +77,18 @@ impl DataStream {
         }
     }
 
-    /// Does the handshake. It goes on in its box: a future is as large as all that it may hold.
+    /// Returns the connection if it leads to the store `name`.
+    fn leading_to(self, name: Option<&str>) -> io::Result<Self> {
+        match (name, self.peer()) {
+            (Some(name), Peer::Named(id)) if !id.covers(name) => {
+                let why = format!("its certificate is that of {id}, and the store {name} is expected there");
+                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Does what is left of the handshake. It goes on in its box: a future is as large as all that it may hold.
     async fn secure(mut secured: Box<Secured>) -> io::Result<Self> {
         secured.shake_hands().await?;
         Ok(Self(Io::Secured(secured)))

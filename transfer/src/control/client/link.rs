@@ -175,7 +175,8 @@ impl Link {
         moved: &Arc<Moved>,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let stream = DataStream::connect(address, options.tls.as_ref()).await.map_err(failed)?;
+        let stream = DataStream::connect(address, options.tls.as_ref(), options.store_name.as_deref());
+        let stream = stream.await.map_err(failed)?;
         socket_options::set(&stream);
         let (stream, progress) = (Arc::new(stream), Progress::new(moved.clone()));
         let input = Input::new(AHEAD);

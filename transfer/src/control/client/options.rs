@@ -25,6 +25,8 @@ pub struct TcpOptions {
     pub sums: Sums,
     /// Certificates for TLS with stores, as far as their level insists. Default: none, and connections are plain.
     pub tls: Option<Arc<Tls>>,
+    /// Name that the certificate of a store must be for, where its endpoint names none. Default: any.
+    pub store_name: Option<Arc<str>>,
 }
 
 impl Default for TcpOptions {
@@ -36,6 +38,7 @@ impl Default for TcpOptions {
             stripe_bytes: 4 << 20,
             sums: Sums::All,
             tls: None,
+            store_name: None,
         }
     }
 }

@@ -46,7 +46,7 @@ impl<'a> TransferCall<'a> {
             // It would be refused on a plain connection.
             None => DataEncryption::On,
         };
-        let pool = |endpoint: &PeerEndpoint| pools.get(store, &endpoint.address, encryption(endpoint));
+        let pool = |endpoint: &PeerEndpoint| pools.get(store, endpoint, encryption(endpoint));
         let pools: Vec<_> = ours.map(pool).collect();
         if pools.is_empty() {
             let offered = endpoints.iter().map(|e| format!("{}://{}", e.transport, e.address));

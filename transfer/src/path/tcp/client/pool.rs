@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mc_types::{Access, StoreId};
+use mc_types::{Access, STORE_NAME, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -12,12 +12,13 @@ use crate::control::client::{ConnectError, Failure, Health, Link, Pipe, Place, T
 use crate::control::wire::Hello;
 use crate::path::{Beside, ClientPath, StorePath};
 use crate::report::{PeerReport, PeerTransport};
+use crate::transport::PeerEndpoint;
 
 /// The name of this transport in a store's endpoints.
 pub(super) const TRANSPORT: &str = "tcp";
 
-/// Address of a pool, and whether its connections may use TLS.
-type PoolPlace = (String, DataEncryption);
+/// Address of a pool, whether its connections may use TLS, and the name that the store must show.
+type PoolPlace = (String, DataEncryption, Option<Arc<str>>);
 
 /// The connection pools of a transport, by address, and apart for connections that must be plain.
 pub(super) struct Pools {
@@ -83,14 +84,22 @@ impl Pools {
         self.options.sums
     }
 
-    /// Returns the connections to an address; plain ones if the bytes are not to be encrypted.
-    pub(super) fn get(&self, store: StoreId, address: &str, encryption: DataEncryption) -> Arc<Pool> {
+    /// Returns the connections to an endpoint; plain ones if the bytes are not to be encrypted.
+    pub(super) fn get(
+        &self,
+        store: StoreId,
+        PeerEndpoint { address, attributes, .. }: &PeerEndpoint,
+        encryption: DataEncryption,
+    ) -> Arc<Pool> {
         let mut options = self.options.clone();
         if encryption == DataEncryption::Off {
             options.tls = None;
         }
+        if let Some((_, name)) = attributes.iter().find(|(attribute, _)| attribute == STORE_NAME) {
+            options.store_name = Some(name.as_str().into());
+        }
         let mut pools = self.by_address.lock();
-        let place = (address.to_owned(), encryption);
+        let place = (address.clone(), encryption, options.store_name.clone());
         let beside = match pools.get_mut(&place) {
             Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
                 *last = store;
@@ -109,7 +118,7 @@ impl Pools {
 
     pub(super) fn report(&self) -> Vec<PeerReport> {
         let pools = self.by_address.lock();
-        let of = |((address, _), (store, pool)): (&PoolPlace, &(StoreId, Arc<Pool>))| PeerReport {
+        let of = |((address, ..), (store, pool)): (&PoolPlace, &(StoreId, Arc<Pool>))| PeerReport {
             store: *store,
             address: address.clone(),
             transports: self.transports(Some(pool)),

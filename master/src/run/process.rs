@@ -24,9 +24,6 @@ use crate::config::MasterArgs;
 const EXIT_CONFIG: u8 = 2;
 /// Time that a runtime's remaining tasks get to stop at exit. A task that takes longer is abandoned.
 const TO_FALL_SILENT: Duration = Duration::from_millis(100);
-/// Niceness of the threads that compute handshakes, above that of the process: a busy one gets a third of what a busy thread of
-/// Raft gets.
-const HANDSHAKE_NICENESS: i32 = 5;
 
 /// Runs a master until it is told to stop. `args` begin with the program's name.
 ///
@@ -85,14 +82,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let api = runtime("mc-api", cores.saturating_sub(raft_threads).max(1)).map_err(failed)?;
     let network = args.tls.network().map_err(|error| End::Config(error.to_string()))?;
     // A fleet that moves here makes thousands of handshakes in a second.
-    let handshakes = match network.tls() {
-        Some(tls) => {
-            let handshakes = handshake_runtime((cores / 4).max(1)).map_err(failed)?;
-            tls.shake_hands_on(handshakes.handle().clone());
-            Some(handshakes)
-        }
-        None => None,
-    };
+    mc_process::shake_hands_apart(&network).map_err(failed)?;
     let environment = Environment {
         clock: api.block_on(async { Clock::monotonic() }),
         network: network.clone(),
@@ -142,25 +132,9 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     // stays last.
     api.shutdown_timeout(TO_FALL_SILENT);
     raft.shutdown_timeout(TO_FALL_SILENT);
-    if let Some(handshakes) = handshakes {
-        handshakes.shutdown_timeout(TO_FALL_SILENT);
-    }
     outcome
 }
 
 fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
-}
-
-/// Returns the runtime that computes handshakes, behind Raft and calls where there are too few cores for all.
-fn handshake_runtime(threads: usize) -> std::io::Result<Runtime> {
-    let give_way = || {
-        // On Linux it is that of the calling thread. Without a lower priority handshakes only take more from the others.
-        let _ = rustix::process::nice(HANDSHAKE_NICENESS);
-    };
-    Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("mc-tls")
-        .on_thread_start(give_way)
-        .build()
 }

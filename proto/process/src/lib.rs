@@ -5,7 +5,7 @@
 //! - [`HttpAccess`]: who may ask for which HTTP route.
 //! - [`keep_files_private`]: lets nobody else read what this process writes.
 //! - [`raise_descriptor_limit`]: makes room for many connections.
-//! - [`TlsOptions`], [`keep_certificates`]: the certificates of this process.
+//! - [`TlsOptions`], [`keep_certificates`], [`shake_hands_apart`]: the certificates of this process, and the work with them.
 //! - [`stdin_eof`]: notices the end of the process that started this one.
 
 mod access;
@@ -23,4 +23,4 @@ pub use access::{HttpAccess, standard_access, status_page};
 pub use descriptors::{descriptor_limit, has_descriptors, raise_descriptor_limit};
 pub use private::keep_files_private;
 pub use stdin::stdin_eof;
-pub use tls::{TlsMetrics, TlsOptions, keep_certificates};
+pub use tls::{TlsMetrics, TlsOptions, keep_certificates, shake_hands_apart};

@@ -1,3 +1,4 @@
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -5,9 +6,14 @@ use std::time::SystemTime;
 use mc_net::{Network, Tls, TlsError, TlsNetwork};
 use mc_types::TlsLevel;
 use metrics::{Counter, Gauge};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::metrics::Registry;
+
+/// Niceness of the threads that compute handshakes, above that of the process: a busy one gets a third of what another busy thread
+/// gets.
+const HANDSHAKE_NICENESS: i32 = 5;
 
 /// The flags of TLS, to flatten into a process' flags.
 #[derive(Clone, Debug, clap::Args)]
@@ -59,6 +65,29 @@ impl TlsOptions {
             None => {}
         }
     }
+}
+
+/// Lets handshakes be computed on threads of their own, a quarter of the cores, behind all other work where there are too few cores
+/// for all. The threads end with the process.
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn shake_hands_apart(network: &Arc<dyn Network>) -> io::Result<()> {
+    let Some(tls) = network.tls() else { return Ok(()) };
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let give_way = || {
+        // On Linux it is that of the calling thread. Without a lower priority handshakes only take more from the others.
+        let _ = rustix::process::nice(HANDSHAKE_NICENESS);
+    };
+    let threads = Builder::new_multi_thread()
+        .worker_threads((cores / 4).max(1))
+        .thread_name("mc-tls")
+        .on_thread_start(give_way)
+        .build()?;
+    tls.shake_hands_on(threads.handle().clone());
+    // Its drop would end the threads, and panics in asynchronous code.
+    std::mem::forget(threads);
+    Ok(())
 }
 
 /// Keeps the certificates of `network` current: looks at the files every few seconds, and on SIGHUP.

@@ -75,6 +75,9 @@ async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode 
             return ExitCode::from(USAGE);
         }
     };
+    if let Err(source) = mc_process::shake_hands_apart(&network) {
+        return refuse_start(log, &StartError::System { what: "thread for handshakes", source });
+    }
     // All tenants' bytes are in that memory.
     if shm_is_default && network.tls().is_some_and(|tls| tls.level() == TlsLevel::Require) {
         flags.store.shm = ShmAccess::Off;

@@ -71,7 +71,8 @@ impl DataStream {
         let Some(tls) = tls else { return Ok(tcp.into()) };
         let mut first = [0];
         if tcp.peek(&mut first).await? == 1 && first[0] == HANDSHAKE {
-            Self::secure(Secured::begin(tcp, tls.server_session()?.into())).await
+            let (tcp, session) = tls.shake_hands(tcp).await?;
+            Self::secure(Secured::begin(tcp, session.into())).await
         } else {
             Ok(tcp.into())
         }

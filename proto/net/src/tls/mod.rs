@@ -297,21 +297,24 @@ impl Tls {
     /// The system's error, or one of kind `InvalidData` that says what is wrong with the peer's certificate.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
         let config = self.server();
-        let session = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-        let (stream, session) = self.handshakes.accept(stream, session).await?;
+        let (stream, session) = self.shake_hands(stream).await?;
         // The session that the acceptor begins gives way to the one whose handshake is done.
         TlsAcceptor::from(config).accept_with(stream, |begun| *begun = session).await
+    }
+
+    /// Does the handshake of a connection that was accepted.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub(crate) async fn shake_hands(&self, stream: TcpStream) -> io::Result<(TcpStream, ServerConnection)> {
+        let session = ServerConnection::new(self.server()).map_err(io::Error::other)?;
+        self.handshakes.accept(stream, session).await
     }
 
     /// Begins a connection to a store, for callers that move its bytes themselves.
     pub(crate) fn client_session(&self) -> io::Result<ClientConnection> {
         self.look_if_due();
         ClientConnection::new(self.current.load().client(Server::Store), no_name()).map_err(io::Error::other)
-    }
-
-    /// Begins a connection that was accepted, for callers that move its bytes themselves.
-    pub(crate) fn server_session(&self) -> io::Result<ServerConnection> {
-        ServerConnection::new(self.server()).map_err(io::Error::other)
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {

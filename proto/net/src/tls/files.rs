@@ -10,6 +10,7 @@ use super::peer::identity;
 
 /// Names of the files, as in a TLS secret of Kubernetes.
 const CA: &str = "ca.crt";
+const USERS_CA: &str = "users-ca.crt";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const TOKEN: &str = "token";
@@ -19,6 +20,8 @@ const TOKEN: &str = "token";
 pub struct CredentialPaths {
     /// Certificates of the authorities that are trusted.
     pub ca: PathBuf,
+    /// Certificates of authorities whose word counts for users of tenants alone; it need not exist.
+    pub users_ca: PathBuf,
     /// Certificate of the process; it need not exist.
     pub certificate: PathBuf,
     /// Key of that certificate; it need not exist.
@@ -30,11 +33,12 @@ pub struct CredentialPaths {
 }
 
 impl CredentialPaths {
-    /// Returns the files in a folder: `ca.crt`, `tls.crt`, `tls.key` and `token`.
+    /// Returns the files in a folder: `ca.crt`, `users-ca.crt`, `tls.crt`, `tls.key` and `token`.
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
-        let [ca, certificate, key, token] = [CA, CERTIFICATE, KEY, TOKEN].map(|name| dir.join(name));
-        Self { ca, certificate, key, token, needs_token: false }
+        let [ca, users_ca, certificate, key, token] =
+            [CA, USERS_CA, CERTIFICATE, KEY, TOKEN].map(|name| dir.join(name));
+        Self { ca, users_ca, certificate, key, token, needs_token: false }
     }
 
     /// Folder of the authorities, by which a person knows where the files are.
@@ -50,6 +54,7 @@ pub(super) type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 #[derive(PartialEq, Eq)]
 pub(super) struct Files {
     authorities: Vec<u8>,
+    users_authorities: Option<Vec<u8>>,
     /// Certificate and key.
     pair: Option<[Vec<u8>; 2]>,
     token: Option<Vec<u8>>,
@@ -67,7 +72,8 @@ impl Files {
             false => None,
         };
         let token = if paths.needs_token || has(&paths.token)? { Some(read(&paths.token)?) } else { None };
-        Ok(Self { authorities: read(&paths.ca)?, pair, token })
+        let users_authorities = if has(&paths.users_ca)? { Some(read(&paths.users_ca)?) } else { None };
+        Ok(Self { authorities: read(&paths.ca)?, users_authorities, pair, token })
     }
 
     /// Returns the certificates that are trusted: one at least.
@@ -76,6 +82,15 @@ impl Files {
         paths: &CredentialPaths,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         certificates(&paths.ca, &self.authorities, "the certificates of the authorities that you trust")
+    }
+
+    /// Returns the certificates that are trusted for users of tenants alone.
+    pub(super) fn users_authorities(
+        &self,
+        paths: &CredentialPaths,
+    ) -> Result<Option<Vec<CertificateDer<'static>>>, TlsError> {
+        let wanted = "the certificates of the authorities that vouch for users of tenants";
+        self.users_authorities.as_ref().map(|pem| certificates(&paths.users_ca, pem, wanted)).transpose()
     }
 
     /// Returns the process' own certificate and key.

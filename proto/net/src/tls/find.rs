@@ -10,7 +10,7 @@ const DEFAULT_DIR: &str = "mc-data/tls";
 const NONE: &str = "none";
 
 /// Returns the files from which a process has its credentials: those in the folder `named`, else those that the environment
-/// names, one by one (`MC_TLS_CA`, `MC_TLS_CERT`, `MC_TLS_KEY`, `MC_TOKEN_FILE`) or by their folder (`MC_TLS_DIR`), else those in
+/// names, one by one (`MC_TLS_CA`, `MC_TLS_USERS_CA`, `MC_TLS_CERT`, `MC_TLS_KEY`, `MC_TOKEN_FILE`) or by their folder (`MC_TLS_DIR`), else those in
 /// the default folder.
 ///
 /// # Errors
@@ -28,7 +28,8 @@ pub(super) fn paths(
     if dir.as_deref() == Some(Path::new(NONE)) {
         return Ok(None);
     }
-    let [ca, certificate, key, token] = ["MC_TLS_CA", "MC_TLS_CERT", "MC_TLS_KEY", "MC_TOKEN_FILE"].map(file);
+    let [ca, users_ca, certificate, key, token] =
+        ["MC_TLS_CA", "MC_TLS_USERS_CA", "MC_TLS_CERT", "MC_TLS_KEY", "MC_TOKEN_FILE"].map(file);
     let is_any_named = dir.is_some() || [&ca, &certificate, &key, &token].iter().any(|file| file.is_some());
     let folder = CredentialPaths::in_dir(dir.as_deref().unwrap_or(Path::new(DEFAULT_DIR)));
     let has_authority = ca.is_some() || dir.is_some() || folder.ca.exists();
@@ -39,6 +40,7 @@ pub(super) fn paths(
     }
     Ok(Some(CredentialPaths {
         ca: ca.unwrap_or(folder.ca),
+        users_ca: users_ca.unwrap_or(folder.users_ca),
         certificate: certificate.unwrap_or(folder.certificate),
         key: key.unwrap_or(folder.key),
         needs_token: token.is_some(),
@@ -69,6 +71,7 @@ mod tests {
         let paths = found(None, &env).unwrap().unwrap();
         let expected = CredentialPaths {
             ca: "/dir/ca.crt".into(),
+            users_ca: "/dir/users-ca.crt".into(),
             certificate: "/c".into(),
             key: "/k".into(),
             token: "/run/token".into(),

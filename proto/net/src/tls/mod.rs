@@ -341,7 +341,7 @@ impl Current {
         let server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(invalid)?
-            .with_client_cert_verifier(roots.clients(dir)?);
+            .with_client_cert_verifier(roots.clients(dir, id.as_ref().map(|id| id.trust()))?);
         let mut server = match &pair {
             Some((chain, key)) => server.with_single_cert(chain.clone(), key.clone_key()).map_err(invalid)?,
             // Every handshake with it fails.

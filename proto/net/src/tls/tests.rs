@@ -152,6 +152,38 @@ async fn a_client_with_a_certificate_that_is_not_good_is_refused_and_one_without
 }
 
 #[tokio::test]
+async fn the_authority_of_users_vouches_for_users_of_our_tenants_alone() {
+    let (ours, theirs, others) = (Authority::new(), Authority::new(), Authority::new());
+    let server = ours.process(MASTER);
+    fs::write(server.dir.path().join("users-ca.crt"), &theirs.pem).unwrap();
+    assert!(server.tls.reload().unwrap());
+    let trusting = |authority: &Authority, uri: &str| {
+        let process = authority.process(uri);
+        fs::write(process.dir.path().join("ca.crt"), &ours.pem).unwrap();
+        process.tls.reload().unwrap();
+        process
+    };
+    for (authority, uri, may) in [
+        (&theirs, WRITER, true),
+        (&ours, WRITER, true),
+        (&ours, STORE, true),
+        (&others, WRITER, false),
+        (&theirs, STORE, false),
+        (&theirs, MASTER, false),
+        (&theirs, "spiffe://here/mc/admin/a", false),
+        (&theirs, "spiffe://elsewhere/mc/tenant/a/rw/w", false),
+    ] {
+        let (peer, answer) = met(&server, &trusting(authority, uri)).await;
+        assert_eq!((peer.ok(), answer.is_ok()), (may.then(|| named(uri)), may), "{uri}");
+    }
+    // Nor is a server known by it.
+    let client = ours.process(WRITER);
+    fs::write(client.dir.path().join("users-ca.crt"), &theirs.pem).unwrap();
+    assert!(client.tls.reload().unwrap());
+    assert!(met(&trusting(&theirs, MASTER), &client).await.1.is_err());
+}
+
+#[tokio::test]
 async fn a_plain_connection_is_accepted_on_the_same_port_and_known_as_one() {
     let server = Authority::new().process(MASTER);
     let mut listener = server.listen().await;

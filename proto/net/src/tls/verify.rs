@@ -6,9 +6,11 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, SignatureScheme,
+};
 
 use super::error::TlsError;
 use super::files::{CredentialPaths, Files};
@@ -27,6 +29,8 @@ pub enum Server {
 #[derive(Clone, Debug)]
 pub(super) struct Roots {
     store: Arc<RootCertStore>,
+    /// Authorities that are trusted for users of tenants alone.
+    users: Option<Arc<RootCertStore>>,
     algorithms: WebPkiSupportedAlgorithms,
     provider: Arc<CryptoProvider>,
 }
@@ -37,21 +41,118 @@ impl Roots {
         paths: &CredentialPaths,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
-        let mut store = RootCertStore::empty();
-        for authority in files.authorities(paths)? {
-            store.add(authority).map_err(|source| TlsError::Pair { dir: paths.dir().to_owned(), source })?;
-        }
-        let algorithms = provider.signature_verification_algorithms;
-        Ok(Self { store: Arc::new(store), algorithms, provider: provider.clone() })
+        let store = |authorities: Vec<CertificateDer<'static>>| {
+            let mut store = RootCertStore::empty();
+            for authority in authorities {
+                store
+                    .add(authority)
+                    .map_err(|source| TlsError::Pair { dir: paths.dir().to_owned(), source })?;
+            }
+            Ok(Arc::new(store))
+        };
+        Ok(Self {
+            store: store(files.authorities(paths)?)?,
+            users: files.users_authorities(paths)?.map(store).transpose()?,
+            algorithms: provider.signature_verification_algorithms,
+            provider: provider.clone(),
+        })
     }
 
-    /// Returns the judge of certificates that clients show. A client may show none.
-    pub(super) fn clients(&self, dir: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-        let builder = WebPkiClientVerifier::builder_with_provider(self.store.clone(), self.provider.clone());
-        builder.allow_unauthenticated().build().map_err(|error| TlsError::Pair {
-            dir: dir.to_owned(),
-            source: rustls::Error::General(error.to_string()),
+    /// Returns the judge of certificates that clients show, of a process in the trust domain `trust`. A client may show none.
+    pub(super) fn clients(
+        &self,
+        dir: &Path,
+        trust: Option<&str>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let judge = |store: &Arc<RootCertStore>| {
+            let builder = WebPkiClientVerifier::builder_with_provider(store.clone(), self.provider.clone());
+            builder.allow_unauthenticated().build().map_err(|error| TlsError::Pair {
+                dir: dir.to_owned(),
+                source: rustls::Error::General(error.to_string()),
+            })
+        };
+        let all = judge(&self.store)?;
+        Ok(match &self.users {
+            None => all,
+            Some(users) => {
+                let (users, trust) = (judge(users)?, trust.unwrap_or_default().to_owned());
+                Arc::new(VerifyClient { all, users, trust })
+            }
         })
+    }
+}
+
+/// Judge of the certificates that clients show, where other authorities vouch for users of tenants.
+#[derive(Debug)]
+struct VerifyClient {
+    all: Arc<dyn ClientCertVerifier>,
+    users: Arc<dyn ClientCertVerifier>,
+    /// Trust domain of this process; empty if it has none.
+    trust: String,
+}
+
+impl VerifyClient {
+    fn check_user(&self, leaf: &CertificateDer<'_>) -> Result<(), Unexpected> {
+        let id =
+            identity(leaf).map_err(|why| Unexpected(format!("its certificate has no identity: {why}")))?;
+        if id.trust() == self.trust && matches!(id.role(), Role::Tenant { .. }) {
+            return Ok(());
+        }
+        Err(Unexpected(format!(
+            "its certificate is that of {id}, and its authority vouches for users of tenants of {} alone",
+            self.trust
+        )))
+    }
+}
+
+impl ClientCertVerifier for VerifyClient {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // Any: hints of the one half would keep clients of the other from showing their certificates.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let by_all = self.all.verify_client_cert(end_entity, intermediates, now);
+        if by_all.is_ok() || self.users.verify_client_cert(end_entity, intermediates, now).is_err() {
+            return by_all;
+        }
+        self.check_user(end_entity).map_err(|why| CertificateError::Other(OtherError(Arc::new(why))))?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.all.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.all.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.all.supported_verify_schemes()
     }
 }
 
@@ -65,7 +166,7 @@ pub(super) struct VerifyServer {
     pub(super) trust: Option<String>,
 }
 
-/// Why a server's certificate is not that of the process that was expected.
+/// Why a certificate is not that of a process that was expected.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unexpected(String);

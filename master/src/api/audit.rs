@@ -107,6 +107,12 @@ impl AuditedRequest for v1::RemoveMemberRequest {
     }
 }
 
+impl AuditedRequest for v1::TransferLeaderRequest {
+    fn described(&self) -> (&'static str, Option<&str>, String) {
+        ("TransferLeader", None, if self.to.is_empty() { String::new() } else { node(&self.to) })
+    }
+}
+
 impl AuditedRequest for v1::SetConfigRequest {
     fn described(&self) -> (&'static str, Option<&str>, String) {
         ("SetConfig", None, format!("{}={}", self.name, self.value))

@@ -396,7 +396,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::TransferLeaderRequest>,
     ) -> Result<Response<v1::TransferLeaderReply>, Status> {
-        change!(self, TransferLeader, request, |services| cluster::transfer_leader(&services, &request)
+        audited!(self, TransferLeader, request, |services| cluster::transfer_leader(&services, &request)
             .await?)
     }
 

@@ -76,6 +76,7 @@ async fn every_master_has_each_change_once_with_its_caller_whoever_dies() {
     writer.put(KEY, &Bytes::from_static(b"value")).await.unwrap();
     is_ok(&cluster, &["tenants", "set", "a", "--bytes", "1gb"]).await;
     is_ok(&cluster, &["config", "set", "eviction-high-watermark", "0.93"]).await;
+    is_ok(&cluster, &["members", "transfer-leader"]).await;
     // The leader that made these changes dies.
     let leader = cluster.leader().await;
     cluster.masters[leader].kill9();
@@ -90,6 +91,7 @@ async fn every_master_has_each_change_once_with_its_caller_whoever_dies() {
         left.iter().all(|master| {
             let log = changes(&cluster, *master);
             has(&log, &quota)
+                && has(&log, &["TransferLeader", "\"result\":\"BEGUN\""])
                 && has(&log, &["SetConfig", "eviction-high-watermark=0.93"])
                 && has(&log, &["SetSecurity", "tenant/b/rw/engine denied"])
                 && has(&log, &["MountStore", "\"who\":\"store/"])

@@ -116,7 +116,11 @@ impl Members {
 
     /// Hands leadership to `to`, or to the voter that has most of the log. Returns once that master leads.
     pub(crate) async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Refusal> {
-        self.coordinator.lead().await?;
+        let leading = self.coordinator.lead().await?;
+        // A leader that can't write has all the more reason to hand over.
+        if let Err(why) = self.coordinator.log_call(&leading).await {
+            tracing::warn!("the audit logs have no line of this transfer of the leadership: {why}");
+        }
         self.coordinator.hand_over(to).await
     }
 

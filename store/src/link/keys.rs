@@ -55,7 +55,7 @@ impl Keys {
         self.0.lock().is_new
     }
 
-    /// Draws the next key if it is due. `requires_tls`: whether keys travel encrypted everywhere.
+    /// Draws the next key if it is due. `requires_tls`: whether the cluster requires TLS, so that keys travel encrypted everywhere.
     ///
     /// Call it for each heartbeat: it also notes whether the present key was exposed.
     pub(crate) fn next(&self, now: Duration, requires_tls: bool) -> Option<GrantKey> {

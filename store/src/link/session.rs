@@ -9,7 +9,7 @@ use futures::future::{Fuse, FusedFuture as _};
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_transfer::DataEncryption;
-use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch};
+use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch, TlsLevel};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
@@ -224,7 +224,9 @@ impl Session<'_> {
         }
         self.status.beat(reply.term);
         if reply.grant_key_may_change
-            && let Some(key) = self.keys.next(self.status.now(), self.tls.is_required())
+            && let Some(key) = self
+                .keys
+                .next(self.status.now(), TlsLevel::of_number(reply.tls_level) == Some(TlsLevel::Require))
         {
             // Before the leader has it: its next grant may be sealed with it.
             self.served.take_next_key(key);

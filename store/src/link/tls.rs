@@ -28,11 +28,6 @@ impl LinkTls {
         }
     }
 
-    /// Returns whether everything between processes of the cluster is encrypted.
-    pub(crate) fn is_required(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.level() == TlsLevel::Require)
-    }
-
     /// Adopts the leader's level, which comes as its number.
     ///
     /// At `require`, where a store begins, the leader has shown its certificate. At a lower level another process may pass for

@@ -74,8 +74,8 @@ impl Stores {
             }
             _ => {
                 return Err(Refusal::Invalid(format!(
-                    "store {store} ({name}) asks for segments or endpoints beyond the limits, or for other segments in \
-                     place of those that it has mounted"
+                    "store {store} ({name}) asks for segments or endpoints beyond the limits, for other segments in \
+                     place of those that it has mounted, or for a grant key that it must not have"
                 )));
             }
         }

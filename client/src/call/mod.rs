@@ -105,8 +105,10 @@ pub(crate) enum Failure {
     Busy(Code, Duration),
     /// The master did nothing, because it is not the one that was meant.
     Stranger(ErrorDetail),
-    /// The try was not sent.
+    /// The try was not sent: there is no connection.
     Unsent,
+    /// The try was not sent: it waited for its turn on a connection that was closed, and the next one is made.
+    NotTaken,
     /// The try may have been applied.
     Lost,
     /// The master answered with an error.
@@ -230,6 +232,7 @@ impl LeaderClient {
                     self.masters.replace_channel(&leader.address, &channel);
                     self.masters.lost(&leader, sent_at);
                 }
+                Failure::NotTaken => {}
                 Failure::Lost => {
                     sent = true;
                     if !matches!(self.mode.get(), ClientMode::Leader(now) if !now.same_term(&leader))
@@ -391,6 +394,10 @@ fn failure_without_detail(status: &Status) -> Failure {
     while let Some(error) = cause {
         if error.is::<tonic::ConnectError>() {
             return Failure::Unsent;
+        }
+        // A master lets old connections go; hyper cancels the calls that it has not sent over them.
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
+            return Failure::NotTaken;
         }
         cause = error.source();
     }

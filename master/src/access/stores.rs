@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mc_net::{ConnectInfo, Denied, Guard, Principal};
 use mc_proto::v1;
@@ -23,6 +24,11 @@ impl StoreCaller {
     pub(crate) fn of(call: &Extensions, guard: &Arc<Guard>) -> Result<Self, Status> {
         let from = call.get::<ConnectInfo>().and_then(|caller| caller.remote);
         Ok(Self { principal: principal_of(call)?.clone(), from, call: name_of(call), guard: guard.clone() })
+    }
+
+    /// Time after which its stream of messages ends.
+    pub(crate) fn stream_age(&self) -> Option<Duration> {
+        self.guard.stream_age()
     }
 
     /// Checks that it may mount a store under a name.

@@ -1,6 +1,7 @@
 //! Calls about the cluster: hello, status, watch, members.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::BoxStream;
 use mc_index::{CLUSTER_VERSION, SegmentView, State, StoreView};
@@ -147,10 +148,11 @@ fn segment_to_wire(segment: SegmentView) -> v1::SegmentStatus {
     v1::SegmentStatus { number, capacity_bytes: capacity, used_bytes: used, objects }
 }
 
-/// Streams leader and store changes until the watcher hangs up or this master stops.
+/// Streams leader and store changes until the watcher hangs up, this master stops, or the time `lasts` is over.
 pub(super) fn watch(
     services: Arc<Services>,
     leader_only: bool,
+    lasts: Option<Duration>,
 ) -> BoxStream<'static, Result<v1::WatchEvent, Status>> {
     let (cluster, known) = (services.coordinator.cluster(), services.clone());
     let event = move |event: WatchEvent| {
@@ -169,7 +171,7 @@ pub(super) fn watch(
             tls_level: tls_level(&known),
         })
     };
-    Box::pin(ReceiverStream::new(leader::watch(services, leader_only)).map(event))
+    Box::pin(ReceiverStream::new(leader::watch(services, leader_only, lasts)).map(event))
 }
 
 pub(super) async fn list_members(services: &Services) -> Result<v1::ListMembersReply, Refusal> {

@@ -231,7 +231,8 @@ impl Master for MasterService {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         self.0.shedder.admit(SheddableCall::Watch)?;
-        call!(self, Watch, request, |services| cluster::watch(services, request.leader_only))
+        let lasts = self.0.guard.stream_age();
+        call!(self, Watch, request, |services| cluster::watch(services, request.leader_only, lasts))
     }
 
     async fn batch_exist(

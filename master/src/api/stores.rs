@@ -15,7 +15,7 @@ use super::caller::{Addressee, note_if_outdated};
 use super::cluster::tls_level;
 use super::convert::bytes;
 use crate::access::StoreCaller;
-use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse};
+use crate::leader::{HeartbeatSession, Refusal, Services, TransportUse, over};
 use crate::metrics::{MasterMetrics, Rpc};
 
 /// Most endpoints and attributes that one mount may name.
@@ -48,7 +48,7 @@ pub(super) struct HeartbeatsFrom {
     pub(super) caller: StoreCaller,
 }
 
-/// Answers a store's heartbeats until the stream ends or this master does not lead any more.
+/// Answers a store's heartbeats until the stream ends, this master does not lead any more, or the connection is to be let go.
 pub(super) fn heartbeat(
     services: Arc<Services>,
     metrics: Arc<MasterMetrics>,
@@ -61,10 +61,14 @@ pub(super) fn heartbeat(
     tokio::spawn(async move {
         let coordinator = &services.coordinator;
         let mut session = services.stores.session();
+        let over = over(from.caller.stream_age());
+        tokio::pin!(over);
         loop {
             let beat = tokio::select! {
                 beat = beats.next() => beat,
                 () = coordinator.stopped() => return,
+                // It comes back over another connection, and is believed meanwhile.
+                () = &mut over => return session.let_go(),
             };
             let Some(Ok(beat)) = beat else { return };
             let timer = metrics.calls.rpc(Rpc::Heartbeat);

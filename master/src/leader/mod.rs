@@ -42,4 +42,4 @@ pub(crate) use term::{
     Coordinator, CoordinatorConfig, KnownLeader, Leading, OutdatedCaller, PutTimes, Refusal, StatusView,
     TransportUse, Unready, audited,
 };
-pub(crate) use watch::{WatchEvent, tell_of_members, watch};
+pub(crate) use watch::{WatchEvent, over, tell_of_members, watch};

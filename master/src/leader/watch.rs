@@ -96,11 +96,17 @@ pub(crate) struct WatchEvent {
     pub(crate) all_suspects: bool,
 }
 
-/// Reports leader and store changes until the watcher hangs up or this master stops. With `leader_only`, reports
-/// nothing about stores.
-pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receiver<WatchEvent> {
+/// Reports leader and store changes until the watcher hangs up, this master stops, or the time `lasts` is over. With
+/// `leader_only`, reports nothing about stores.
+pub(crate) fn watch(
+    services: Arc<Services>,
+    leader_only: bool,
+    lasts: Option<Duration>,
+) -> mpsc::Receiver<WatchEvent> {
     let (events, stream) = mpsc::channel(2);
     tokio::spawn(async move {
+        let over = over(lasts);
+        tokio::pin!(over);
         let coordinator = &services.coordinator;
         let mut leader = services.raft.leadership();
         let mut changes = (!leader_only).then(|| services.stores.changes());
@@ -152,10 +158,19 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
                 () = tokio::time::sleep(if unsure { UNSURE_INTERVAL.max(pause) } else { WATCH_INTERVAL }) => true,
                 () = events.closed() => return,
                 () = coordinator.stopped() => return,
+                () = &mut over => return,
             };
         }
     });
     stream
+}
+
+/// Returns when so much time is over.
+pub(crate) async fn over(lasts: Option<Duration>) {
+    match lasts {
+        Some(lasts) => tokio::time::sleep(lasts).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl WatcherProgress {

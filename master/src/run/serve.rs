@@ -1,14 +1,18 @@
 //! The ports of a master.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::request::Parts;
-use mc_net::Listener;
+use mc_net::{Connection, Incoming, Listener};
 use mc_process::HttpAccess;
 use mc_proto::v1::master_server::MasterServer;
 use mc_raft::RaftService;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::listeners::Listeners;
 use super::tasks::Tasks;
@@ -32,6 +36,27 @@ const HTTP_LIFETIME: Duration = Duration::from_secs(30);
 /// thousand connections; asking each every second would cost a tenth of a core more than every five seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// Number of servers of the client port, each with another greatest age of connections: connections that were made at one moment, when
+/// a master begins to lead, don't end at one.
+const AGES: u8 = 8;
+
+/// Deals connections out to so many servers, in turn.
+fn deal(
+    mut incoming: Incoming,
+    servers: u8,
+) -> (impl Future<Output = ()>, Vec<ReceiverStream<io::Result<Connection>>>) {
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..servers).map(|_| mpsc::channel(1)).unzip();
+    let dealing = async move {
+        for server in senders.iter().cycle() {
+            let Some(connection) = incoming.next().await else { return };
+            if server.send(connection).await.is_err() {
+                return;
+            }
+        }
+    };
+    (dealing, receivers.into_iter().map(ReceiverStream::new).collect())
+}
+
 impl Tasks {
     pub(super) fn serve(&self, listeners: Listeners, raft: RaftService) {
         let [calls, consensus] = self.api.shedder.probes();
@@ -50,8 +75,11 @@ impl Tasks {
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
         let guarded = GuardedCalls(self.api.guard.clone());
         let in_flight = InFlight::new(self.metrics.calls.requests_refused.clone());
-        self.tracker.spawn(async move {
-            let served = tonic::transport::Server::builder()
+        let age = self.environment.network.tls().map(|tls| tls.connection_age());
+        let (dealing, dealt) = deal(client.incoming, if age.is_some() { AGES } else { 1 });
+        self.tracker.spawn(stop.clone().run_until_cancelled_owned(dealing));
+        for (nth, incoming) in (0..).zip(dealt) {
+            let mut server = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
                 .initial_stream_window_size(1 << 20)
                 .initial_connection_window_size(4 << 20)
@@ -60,18 +88,25 @@ impl Tasks {
                 // others. With the default of 20 such calls, they did so on an overloaded master.
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
-                .http2_keepalive_timeout(Some(Duration::from_secs(2)))
-                // Outside of the places: a caller that is denied gets none that is kept for stores.
-                .layer(JudgedBy(guarded))
-                .layer(JudgedBy(KeptForStores))
-                .layer(in_flight)
-                .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
-                .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())
-                .await;
-            if let Err(error) = served {
-                tracing::error!("serving the client port failed, and the port is closed: {error}");
+                .http2_keepalive_timeout(Some(Duration::from_secs(2)));
+            if let Some(age) = age {
+                let sooner = 0.25 * f64::from(nth) / f64::from(AGES);
+                // Then it takes no more calls, and ends with those under way. Streams end by themselves.
+                server = server.max_connection_age(age.mul_f64(1.0 - sooner));
             }
-        });
+            let served = server
+                // Outside of the places: a caller that is denied gets none that is kept for stores.
+                .layer(JudgedBy(guarded.clone()))
+                .layer(JudgedBy(KeptForStores))
+                .layer(in_flight.clone())
+                .add_service(MasterServer::new(api.clone()).max_decoding_message_size(MAX_REQUEST_BYTES))
+                .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+            self.tracker.spawn(async move {
+                if let Err(error) = served.await {
+                    tracing::error!("serving the client port failed, and the port is closed: {error}");
+                }
+            });
+        }
         let args = &self.config.args;
         let names = if args.mooncake_metrics { MetricNames::OwnAndMooncake } else { MetricNames::Own };
         self.serve_http(http, http::routes(self.api.clone(), self.metrics.clone(), names), "HTTP");

@@ -126,6 +126,7 @@ impl Following {
                     let again = !self.pace.is_first();
                     self.pause_between_tries(again).await;
                 }
+                SessionEnd::Closed => self.pause_between_tries(!self.pace.is_first()).await,
                 SessionEnd::Busy => self.pause_between_tries(true).await,
                 SessionEnd::Refused(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
@@ -283,6 +284,10 @@ impl Following {
             self.last_logged = None;
             self.pace.reset();
         }
+        // It was let go, and comes back at once.
+        if end == Some(SessionEnd::Closed) && state.mounted_at.is_some_and(|at| at >= started) {
+            self.pace.reset();
+        }
         end
     }
 
@@ -356,7 +361,12 @@ impl Following {
                 Err(SessionEnd::NotLeader(Some(other))) => {
                     self.redirected(other);
                 }
-                Err(SessionEnd::NotLeader(None) | SessionEnd::Broken(_) | SessionEnd::Busy) => {}
+                Err(
+                    SessionEnd::NotLeader(None)
+                    | SessionEnd::Closed
+                    | SessionEnd::Broken(_)
+                    | SessionEnd::Busy,
+                ) => {}
             }
             let time = self.pace.wait();
             self.pause(time).await;

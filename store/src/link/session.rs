@@ -40,6 +40,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) enum SessionEnd {
     /// The master does not lead; it may know who does.
     NotLeader(Option<Leader>),
+    /// The master has closed the stream in good order: the connection is to be made anew, or the master stops.
+    Closed,
     /// The connection broke, or the master did not answer.
     Broken(String),
     /// The leader is too busy for a mount at the moment.
@@ -170,7 +172,7 @@ impl Session<'_> {
                             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
                         }
                     }
-                    Ok(None) => return SessionEnd::Broken("the master closed the stream".to_owned()),
+                    Ok(None) => return SessionEnd::Closed,
                     Err(status) => return ended(&status),
                 },
             }

@@ -10,7 +10,9 @@ use mc_net::{ChannelOptions, Network, TcpNetwork};
 use mc_process::http;
 use mc_proto::v1::{self, raft_client::RaftClient};
 use mc_tests::by_hand::{ByHand, SIZE};
-use mc_tests::{Certificates, Cluster, by_hand, http_get, mcctl, mcctl_as, network_of, until};
+use mc_tests::{
+    Certificates, Cluster, Workload, by_hand, checker, http_get, mcctl, mcctl_as, network_of, until,
+};
 use mc_transfer::{Seal, TcpOptions, TcpTransport};
 use mc_types::Code;
 
@@ -182,6 +184,8 @@ async fn new_certificates_are_taken_while_a_pool_is_used() {
     let client = user(&cluster, "tenant/a/rw/w").await;
     let value = Bytes::from(vec![3; 100_000]);
     client.put("k", &value).await.unwrap();
+    let load = Workload::new(13).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await;
+    load.acknowledged(20).await;
     // Another authority, which everybody trusts before it issues anything.
     let next = Authority::generate("test", 30).unwrap();
     let both = format!("{}{}", certificates.authority().cert_pem(), next.cert_pem());
@@ -220,6 +224,7 @@ async fn new_certificates_are_taken_while_a_pool_is_used() {
         replace(&folder, "tls.crt", &issued.chain_pem);
     }
     reloaded(2).await;
+    load.acknowledged(20).await;
     assert_eq!(client.get("k").await.unwrap(), Some(value.clone()), "connections that are open go on");
     // A client that trusts the old authority alone is told that it knows nobody here.
     let folder = cluster.dir().join("late");
@@ -235,6 +240,30 @@ async fn new_certificates_are_taken_while_a_pool_is_used() {
     let late = client_over(&cluster, network_of(&folder), "").await;
     assert!(late.connected(Duration::from_secs(60)).await);
     assert_eq!(late.get("k").await.unwrap(), Some(value));
+    let (errors, history) = (load.errors(), load.stop().await);
+    let failed = [checker::Outcome::Failed, checker::Outcome::Unknown].map(|how| history.outcomes(how));
+    assert_eq!(failed, [0, 0], "{errors:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_let_go_when_they_are_old_and_nobody_notices() {
+    let age = ["--connection-age", "1s"];
+    let cluster = Cluster::builder().stores(2).tls().master_args(age).store_args(age).start().await;
+    let load = Workload::new(14).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await;
+    load.acknowledged(20).await;
+    let opened = async || {
+        let all = futures::future::join_all(
+            (0..2).map(|store| cluster.store_metric_sum(store, "mc_store_connections_opened_total")),
+        );
+        all.await.iter().sum::<f64>()
+    };
+    let before = opened().await;
+    until("connections to stores were made anew", async || opened().await > before + 40.0).await;
+    load.acknowledged(100).await;
+    let (errors, history) = (load.errors(), load.stop().await);
+    let failed = [checker::Outcome::Failed, checker::Outcome::Unknown].map(|how| history.outcomes(how));
+    assert_eq!(failed, [0, 0], "{errors:#?}");
+    assert!(!cluster.has_suspected_a_store(), "stores come back before they are missed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -289,7 +289,7 @@ impl Leader {
         self.holds("unmount", FEW);
         services.security.get().await.unwrap();
         self.holds("access settings", ALL_STORES);
-        watch(services, false).recv().await.unwrap();
+        watch(services, false, None).recv().await.unwrap();
         self.holds("watch", FEW);
         // Each tenant has lines of its own in the metrics.
         let pages = [

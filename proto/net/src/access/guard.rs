@@ -1,6 +1,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -45,6 +46,12 @@ impl Guard {
     /// Consults records about callers from now on. Later calls do nothing.
     pub fn consult(&self, records: impl CallerRecords + 'static) {
         let _ = self.records.set(Box::new(records));
+    }
+
+    /// Time after which a stream of messages ends, so that its connection can; `None` without certificates.
+    #[must_use]
+    pub fn stream_age(&self) -> Option<Duration> {
+        self.tls.as_ref().map(|tls| tls.random_connection_age())
     }
 
     /// Admits a caller to a call, which is named in the error. A caller whose connection is not known counts as one without

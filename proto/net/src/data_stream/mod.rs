@@ -72,7 +72,9 @@ impl DataStream {
         let mut first = [0];
         if tcp.peek(&mut first).await? == 1 && first[0] == HANDSHAKE {
             let (tcp, session) = tls.shake_hands(tcp).await?;
-            Self::secure(Secured::begin(tcp, session.into())).await
+            let mut secured = Secured::begin(tcp, session.into());
+            secured.let_go_after(tls.random_connection_age());
+            Self::secure(secured).await
         } else {
             Ok(tcp.into())
         }
@@ -110,7 +112,8 @@ impl DataStream {
         self.tcp().peer_addr().ok().map(|address| address.ip())
     }
 
-    /// Whether the certificate that the process at the other end has shown is no longer valid.
+    /// Whether the certificate that the process at the other end has shown is no longer valid, or the connection is as old as an
+    /// accepted one may be.
     #[must_use]
     pub fn has_expired(&self) -> bool {
         match &self.0 {

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::Connection;
@@ -16,7 +17,7 @@ pub(super) struct Secured {
     session: Mutex<Session>,
     /// CallerRecord after the handshake.
     peer: Peer,
-    /// End of the validity of the peer's certificate.
+    /// Its end: of the validity of the peer's certificate, or before.
     expires: Option<Instant>,
 }
 
@@ -25,6 +26,11 @@ impl Secured {
     pub(super) fn begin(tcp: TcpStream, connection: Connection) -> Box<Self> {
         let session = Mutex::new(Session::new(connection));
         Box::new(Self { tcp, session, peer: Peer::Anonymous, expires: None })
+    }
+
+    /// Ends the connection after so much time at the latest.
+    pub(super) fn let_go_after(&mut self, age: Duration) {
+        self.expires = Instant::now().checked_add(age);
     }
 
     pub(super) fn tcp(&self) -> &TcpStream {
@@ -46,7 +52,8 @@ impl Secured {
         }
         let session = self.session.get_mut();
         self.peer = session.peer();
-        self.expires = session.validity_left().and_then(|left| Instant::now().checked_add(left));
+        let valid_until = session.validity_left().and_then(|left| Instant::now().checked_add(left));
+        self.expires = self.expires.into_iter().chain(valid_until).min();
         Ok(())
     }
 

@@ -46,6 +46,8 @@ pub struct Tls {
     current: ArcSwap<Current>,
     level: AtomicU8,
     level_to_stores: AtomicU8,
+    /// Time after which a connection is let go.
+    connection_age: ArcSwap<Duration>,
     /// Whether the token is shown to masters, which then are called by TLS alone. Decided once, so that a token never meets a
     /// plain connection: neither one that is open, nor one that is made while the token waits to be sent.
     shows_token: OnceLock<bool>,
@@ -77,6 +79,8 @@ struct Current {
 impl Tls {
     /// Time between two looks at whether the files have changed.
     pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+    /// Greatest age of a connection until [`Self::set_connection_age`].
+    const CONNECTION_AGE: Duration = Duration::from_secs(12 * 3600);
 
     /// Reads the credentials in a folder, as [`Self::of_files`] does.
     ///
@@ -102,6 +106,7 @@ impl Tls {
             current,
             level,
             level_to_stores,
+            connection_age: ArcSwap::from_pointee(Self::CONNECTION_AGE),
             shows_token,
             looked,
             failed_reloads,
@@ -271,8 +276,26 @@ impl Tls {
         self.level_to_stores.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Computes the handshakes with masters on the threads of `runtime`, which needs no drivers and has as many threads as
-    /// handshakes may take cores. Else they are computed on the threads that use the connections. Only the first call counts.
+    /// Time after which connections to come are let go.
+    #[must_use]
+    pub fn connection_age(&self) -> Duration {
+        **self.connection_age.load()
+    }
+
+    /// [`Self::connection_age`], or up to a quarter less: connections that were made at one moment don't end at one.
+    #[must_use]
+    pub fn random_connection_age(&self) -> Duration {
+        self.connection_age().mul_f64(rand::random_range(0.75..=1.0))
+    }
+
+    /// Sets the time after which connections to come are let go.
+    pub fn set_connection_age(&self, age: Duration) {
+        self.connection_age.store(Arc::new(age));
+    }
+
+    /// Computes the handshakes with masters, and those of accepted connections, on the threads of `runtime`, which needs no drivers
+    /// and has as many threads as handshakes may take cores. Else they are computed on the threads that use the connections.
+    /// Only the first call counts.
     pub fn shake_hands_on(&self, runtime: Handle) {
         self.handshakes.set(runtime);
     }

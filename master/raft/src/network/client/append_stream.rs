@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
+use super::connections::Made;
 use super::route::Route;
 use crate::lease::acks::Acks;
 use crate::lease::leader_contact::LeaderContact;
@@ -53,6 +54,8 @@ pub(crate) struct AppendRequests<S> {
     leader_contact: LeaderContact,
     /// The newest term of another leader that had been heard of when the stream was opened.
     contact_before: u64,
+    /// How the connection of the stream was made.
+    made: Made,
 }
 
 /// The next step.
@@ -60,19 +63,20 @@ enum NextRequest {
     Send(AppendEntriesRequest<TypeConfig>),
     /// openraft sends no more requests.
     End,
-    /// Another leader was heard, so this stream must end.
+    /// Another leader was heard, or the connection is outdated, so this stream must end.
     Over,
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> AppendRequests<S> {
-    pub(crate) fn new(input: S, leader_contact: LeaderContact) -> Self {
+    pub(crate) fn new(input: S, leader_contact: LeaderContact, made: Made) -> Self {
         let contact_before = leader_contact.term();
-        Self { input, leader_contact, contact_before }
+        Self { input, leader_contact, contact_before, made }
     }
 
     async fn next(&mut self) -> NextRequest {
         poll_fn(|cx| {
-            if self.leader_contact.term() > self.contact_before {
+            // Before each request: none goes in the clear over a connection that was made at a lower level of TLS.
+            if self.leader_contact.term() > self.contact_before || self.made.is_outdated() {
                 return Poll::Ready(NextRequest::Over);
             }
             let request = self.input.poll_next_unpin(cx);

@@ -3,11 +3,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use mc_log::TypeConfig;
-use mc_net::{ChannelOptions, Network};
+use mc_net::{ChannelOptions, Network, Tls};
 use mc_proto::v1::raft_client::RaftClient;
 use mc_types::{NodeId, TlsLevel};
 use openraft::errors::Unreachable;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use super::route::Route;
@@ -28,11 +29,33 @@ pub(crate) struct Connections {
     open: Mutex<HashMap<NodeId, Open>>,
 }
 
-/// Connections to one peer, and how they were made.
+/// Connections to one peer, and its address.
 struct Open {
     address: String,
-    level: Option<TlsLevel>,
     channels: PeerChannels,
+}
+
+/// How connections were made: those that were made in the clear at a lower level of TLS would stay so, and old ones were judged long
+/// ago.
+#[derive(Clone)]
+pub(crate) struct Made {
+    tls: Option<Arc<Tls>>,
+    level: Option<TlsLevel>,
+    /// `None` without certificates.
+    until: Option<Instant>,
+}
+
+impl Made {
+    fn now(tls: Option<&Arc<Tls>>) -> Self {
+        let until = tls.and_then(|tls| Instant::now().checked_add(tls.random_connection_age()));
+        Self { level: tls.map(|tls| tls.level()), until, tls: tls.cloned() }
+    }
+
+    /// Whether others are to take their place.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.tls.as_ref().map(|tls| tls.level()) != self.level
+            || self.until.is_some_and(|until| until <= Instant::now())
+    }
 }
 
 /// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshots
@@ -43,6 +66,7 @@ pub(crate) struct PeerChannels {
     pub(crate) appends: RaftClient<Channel>,
     pub(crate) control: RaftClient<Channel>,
     pub(crate) snapshots: RaftClient<Channel>,
+    pub(crate) made: Made,
 }
 
 impl fmt::Debug for Connections {
@@ -63,8 +87,7 @@ impl Connections {
         Self { network, addresses, acks, silent_peers, removal, leader_contact, open: Mutex::default() }
     }
 
-    /// Returns the connections to `target` at its current address, made at the present level of TLS: those that were made in the
-    /// clear at a lower one would stay so. `recorded` is the address that openraft knows.
+    /// Returns the connections to `target` at its current address, as they are to be made now. `recorded` is the address that openraft knows.
     pub(crate) fn to(
         &self,
         from: NodeId,
@@ -72,15 +95,16 @@ impl Connections {
         recorded: &str,
     ) -> Result<(Route, PeerChannels), Unreachable<TypeConfig>> {
         let address = self.addresses.get(target).map_or_else(|| recorded.to_owned(), |node| node.raft);
-        let level = self.network.tls().map(|tls| tls.level());
         let mut open = self.open.lock();
         let channels = match open.get(&target) {
-            Some(open) if open.address == address && open.level == level => open.channels.clone(),
+            Some(open) if open.address == address && !open.channels.made.is_outdated() => {
+                open.channels.clone()
+            }
             _ => {
                 let channels = self.connect(&address).map_err(|err| {
                     Unreachable::from_string(format!("node {target}: {address} is not an address: {err}"))
                 })?;
-                open.insert(target, Open { address: address.clone(), level, channels: channels.clone() });
+                open.insert(target, Open { address: address.clone(), channels: channels.clone() });
                 channels
             }
         };
@@ -89,6 +113,7 @@ impl Connections {
 
     fn connect(&self, address: &str) -> Result<PeerChannels, tonic::transport::Error> {
         let client = || Ok(RaftClient::new(self.network.channel(address, ChannelOptions::default())?));
-        Ok(PeerChannels { appends: client()?, control: client()?, snapshots: client()? })
+        let made = Made::now(self.network.tls());
+        Ok(PeerChannels { appends: client()?, control: client()?, snapshots: client()?, made })
     }
 }

@@ -155,8 +155,11 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                     tokio::time::sleep(LEFT_ALONE).await;
                     return Err(left_alone.into());
                 }
-                let input =
-                    append_stream::AppendRequests::new(input, self.connections.leader_contact.clone());
+                let input = append_stream::AppendRequests::new(
+                    input,
+                    self.connections.leader_contact.clone(),
+                    channels.made.clone(),
+                );
                 let stream = append_stream::open(
                     route,
                     channels.appends,

@@ -98,7 +98,8 @@ impl RaftService {
         guard: Arc<Guard>,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), tonic::transport::Error> {
-        let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let (server, age) = (RaftServer::new(self), guard.stream_age());
+        let server = server.max_decoding_message_size(MAX_MESSAGE_BYTES);
         // A peer that only keeps a connection open, or is no master, takes no place that a master needs.
         let server = InterceptedService::new(server, move |mut request: Request<()>| {
             let info = request.extensions().get::<ConnectInfo>();
@@ -109,8 +110,12 @@ impl RaftService {
             request.extensions_mut().insert(Admitted { principal, guard: guard.clone() });
             Ok(request)
         });
+        let mut builder = tonic::transport::Server::builder();
+        if let Some(age) = age {
+            builder = builder.max_connection_age(age);
+        }
         // Keep-alive ends the streams of a peer that vanished silently.
-        tonic::transport::Server::builder()
+        builder
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             // After a process was stopped and continued, it finds many cancelled heartbeats. They must not end the
@@ -247,13 +252,17 @@ impl v1::raft_server::Raft for RaftService {
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let raft = self.served()?.raft.clone();
         let sender = request.extensions().get::<Admitted>().cloned();
+        // The leader ends its streams before that.
+        let age = sender.as_ref().and_then(|sender| sender.guard.stream_age());
+        let until = age.and_then(|age| Instant::now().checked_add(age * 2));
         let failed = Arc::new(Mutex::new(None));
         // Arrival times of the messages that are not answered yet. Answers have the same order.
         let unanswered = Arc::new(Mutex::new(VecDeque::new()));
         let requests = stream::unfold(
             (self.clone(), request.into_inner(), sender, failed.clone(), unanswered.clone()),
-            |(service, mut inbound, sender, failed, unanswered)| async move {
-                let next = inbound.message().await;
+            move |(service, mut inbound, sender, failed, unanswered)| async move {
+                let is_over = until.is_some_and(|until| until <= Instant::now());
+                let next = if is_over { Ok(None) } else { inbound.message().await };
                 let came = Instant::now();
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };

@@ -338,6 +338,11 @@ impl Cluster {
         })
     }
 
+    /// The network of the tests themselves, past all links.
+    pub fn network(&self) -> &Arc<dyn Network> {
+        &self.network
+    }
+
     /// Returns the certificates of a pool that was built with [`ClusterBuilder::tls`]. Its tests are an admin unless they say
     /// otherwise.
     pub fn certificates(&self) -> Option<&Certificates> {
@@ -448,9 +453,11 @@ impl Cluster {
         }
     }
 
-    /// Returns the id of a store.
-    pub async fn store_id(&self, store: usize) -> StoreId {
-        self.store_status(store).await["id"].as_str().expect("an id").parse().expect("in hexadecimal")
+    /// Returns the id of a store, as it has said at its last start.
+    pub fn store_id(&self, store: usize) -> StoreId {
+        let said = self.stores[store].output();
+        let (_, id) = said.rsplit_once("starting store=").expect("it says its id");
+        id.split_whitespace().next().expect("an id").parse().expect("in hexadecimal")
     }
 
     /// Returns a store's answer at `/status`.

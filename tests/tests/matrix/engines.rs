@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_tests::service::Service;
-use mc_tests::{Mix, Workload, until};
+use mc_tests::{ClusterBuilder, Mix, Workload, until};
 
 use crate::evictions::Full;
 use crate::kills::{evicting_leader_killed, leader_killed};
@@ -30,12 +30,12 @@ rows! {
 }
 
 /// Half of the objects are gone with their store; what is read of the others, and of a store that is just dying, is right.
-#[tokio::test]
-async fn kill_store() {
-    row("kill -9", "one store of two, under sessions and ranges", STORE_LOST, SESSIONS)
+pub(crate) async fn store_killed(role: &'static str, cluster: impl FnOnce(ClusterBuilder) -> ClusterBuilder) {
+    row("kill -9", role, STORE_LOST, SESSIONS)
+        .cluster(cluster)
         .run(async |round| {
             let store = round.number % round.cluster.stores.len();
-            let id = round.cluster.store_id(store).await;
+            let id = round.cluster.store_id(store);
             let since = round.running.recorder().now();
             round.cluster.stores[store].kill9();
             until("the leader suspects the store", async || round.is_a_store_suspect().await).await;
@@ -45,4 +45,8 @@ async fn kill_store() {
             round.gone_since(id, since);
         })
         .await;
+}
+
+rows! {
+    kill_store => store_killed("one store of two, under sessions and ranges", |cluster| cluster);
 }

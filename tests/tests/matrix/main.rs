@@ -45,5 +45,6 @@ mod small_disk;
 mod snapshots;
 mod starvation;
 mod stores;
+mod tls;
 mod transport;
 mod witness;

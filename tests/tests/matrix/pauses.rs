@@ -65,19 +65,19 @@ async fn pause_leader_300ms() {
 
 /// It goes on as soon as another one leads, so that no lease can be fresher: its own was good when it was stopped, and it has looked at no
 /// clock since.
-#[tokio::test]
-async fn pause_leader_until_another_leads() {
-    Row::new("SIGSTOP until another master leads", "leader", FAILOVER)
-        .run_at(Who::Leader, async |round, leader| {
-            let witness = Witness::of(round.cluster, leader).await;
-            round.cluster.masters[leader].pause().await;
-            round.hit().await;
-            let led = round.another_leads(leader).await;
-            round.cluster.masters[leader].resume();
-            round.struck();
-            witness.stays_unanswered(&ALL, led).await;
-        })
-        .await;
+pub(crate) async fn stopped_until_another_leads(round: &mut Round<'_>, leader: usize) {
+    let witness = Witness::of(round.cluster, leader).await;
+    round.cluster.masters[leader].pause().await;
+    round.hit().await;
+    let led = round.another_leads(leader).await;
+    round.cluster.masters[leader].resume();
+    round.struck();
+    witness.stays_unanswered(&ALL, led).await;
+}
+
+rows! {
+    pause_leader_until_another_leads => Row::new("SIGSTOP until another master leads", "leader", FAILOVER)
+        .run_at(Who::Leader, stopped_until_another_leads);
 }
 
 /// A leader that is voted out while it stands still. When it goes on it has heard of nothing, and what it was asked

@@ -13,7 +13,7 @@ pub(crate) async fn kill_stores(row: Row, moved: &str) {
         let store = round.number % 2;
         until("the store moves bytes", async || round.cluster.store_metric_sum(store, moved).await > 0.0)
             .await;
-        let id = round.cluster.store_id(store).await;
+        let id = round.cluster.store_id(store);
         let since = round.running.recorder().now();
         round.cluster.stores[store].kill9();
         round.struck();

@@ -64,7 +64,8 @@ pub(crate) struct Direct {
 
 impl Direct {
     pub(crate) fn to(cluster: &Cluster, master: usize) -> Self {
-        Self { client: by_hand::master_at(cluster.master_address(master)), caller: by_hand::caller() }
+        let client = by_hand::master_over(&**cluster.network(), cluster.master_address(master));
+        Self { client, caller: by_hand::caller() }
     }
 
     fn caller(&self) -> Option<v1::Caller> {

@@ -44,7 +44,7 @@ async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_onc
     let fault = faults.plan("a store that holds keys is killed");
     let client = cluster.client().await;
     let stores = fill(&client).await;
-    let (dead, other) = (cluster.store_id(0).await, cluster.store_id(1).await);
+    let (dead, other) = (cluster.store_id(0), cluster.store_id(1));
     let (lost, kept): (Vec<usize>, Vec<usize>) = (0..KEYS).partition(|n| stores[*n] == dead);
     assert!(!lost.is_empty() && !kept.is_empty(), "both stores hold keys: {stores:?}");
     // Clients whose objects are all on the other store: to them nothing happens.
@@ -101,7 +101,7 @@ async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_onc
     // It comes back with the same id and empty memory, and is used again.
     cluster.stores[0].start();
     cluster.ready().await;
-    assert_eq!(cluster.store_id(0).await, dead);
+    assert_eq!(cluster.store_id(0), dead);
     for n in 0..KEYS {
         let put = if lost.contains(&n) { 2 } else { 1 };
         assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&bytes(n, put)[..]));

@@ -451,6 +451,15 @@ impl Cluster {
         for address in ask {
             until(format!("{address} is ready"), async || is_ready(&address).await).await;
         }
+        if self.certificates.is_some() {
+            // Access settings and audit logs need it.
+            until("the cluster version is logged", async || {
+                let leader = self.find_leader().await;
+                let Some(leader) = leader else { return false };
+                self.status(leader).await.is_some_and(|status| status.cluster_version > 0)
+            })
+            .await;
+        }
     }
 
     /// Returns the id of a store, as it has said at its last start.

@@ -55,6 +55,10 @@ const PACE: Duration = Duration::from_millis(4);
 const GOAL: f64 = 2.0;
 /// Time before each turn, in which the pool works off the one before.
 const SETTLE: Duration = Duration::from_secs(2);
+/// Threads of the flooding callers, and their niceness. They have the processor time that is left over: those of a real flood are
+/// elsewhere.
+const FLOODERS: usize = 2;
+const LAST: i32 = 19;
 /// Pause of a flooding caller whose connection failed.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -118,8 +122,14 @@ struct Report {
 struct Aside(Option<Runtime>);
 
 impl Aside {
-    fn new() -> std::io::Result<Self> {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map(Some).map(Self)
+    fn new(threads: usize, niceness: i32) -> std::io::Result<Self> {
+        let give_way = move || {
+            // On Linux it is that of the calling thread.
+            let _ = rustix::process::nice(niceness);
+        };
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(threads).on_thread_start(give_way).enable_all().build()?;
+        Ok(Self(Some(runtime)))
     }
 
     fn handle(&self) -> &Handle {
@@ -151,7 +161,8 @@ pub(crate) async fn bench(global: &Global, args: &FloodArgs, output: Output) -> 
     let admin = connect::admin(&cluster.addresses()).await?;
     admin.set_tenant_limits("flood", Quota::default(), args.calls).await?;
     // Threads of its own, so that it does not wait for the flooding callers of this process.
-    let measured = Aside::new()?;
+    let measured = Aside::new(1, 0)?;
+    let flooders = Aside::new(FLOODERS, LAST)?;
     let (client, keys) = measured_client(&cluster, measured.handle()).await?;
     // Connections are made, and caches are warm.
     let warm_up = gets(client.clone(), keys.clone(), SETTLE, "warming up");
@@ -169,7 +180,7 @@ pub(crate) async fn bench(global: &Global, args: &FloodArgs, output: Output) -> 
             refused: AtomicU64::new(0),
         });
         let stop = CancellationToken::new();
-        let flooding = flooder.clone().start(flood, &stop);
+        let flooding = flooder.clone().start(flood, flooders.handle(), &stop);
         let gets = gets(client.clone(), keys.clone(), args.duration.0, flood.name());
         let (latencies, failed) = measured.handle().spawn(gets).await?;
         stop.cancel();
@@ -239,26 +250,26 @@ async fn gets(client: Client, keys: Keyspace, span: Duration, what: &'static str
 }
 
 impl Flooder {
-    fn start(self: Arc<Self>, flood: Flood, stop: &CancellationToken) -> JoinSet<()> {
+    fn start(self: Arc<Self>, flood: Flood, on: &Handle, stop: &CancellationToken) -> JoinSet<()> {
         let callers = if flood == Flood::Nothing { 0 } else { self.callers };
-        (0..callers)
-            .map(|_| {
-                let flooder = self.clone();
-                let flooding = async move {
-                    match flood {
-                        Flood::Nothing => {}
-                        Flood::Calls => flooder.calls(flooder.tenant.as_ref()).await,
-                        Flood::Strangers => flooder.calls(&TcpNetwork).await,
-                        Flood::Handshakes => flooder.handshakes().await,
-                        Flood::HalfOpen => flooder.half_open().await,
-                    }
-                };
-                let stop = stop.clone();
-                async move {
-                    stop.run_until_cancelled(flooding).await;
+        let mut flooding = JoinSet::new();
+        for _ in 0..callers {
+            let (flooder, stop) = (self.clone(), stop.clone());
+            let caller = async move {
+                match flood {
+                    Flood::Nothing => {}
+                    Flood::Calls => flooder.calls(flooder.tenant.as_ref()).await,
+                    Flood::Strangers => flooder.calls(&TcpNetwork).await,
+                    Flood::Handshakes => flooder.handshakes().await,
+                    Flood::HalfOpen => flooder.half_open().await,
                 }
-            })
-            .collect()
+            };
+            let caller = async move {
+                stop.run_until_cancelled(caller).await;
+            };
+            flooding.spawn_on(caller, on);
+        }
+        flooding
     }
 
     fn note(&self, is_ok: bool) {

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mc_types::Role;
+use mc_types::{Role, SpiffeId};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -93,8 +93,7 @@ struct VerifyClient {
 
 impl VerifyClient {
     fn check_user(&self, leaf: &CertificateDer<'_>) -> Result<(), Unexpected> {
-        let id =
-            identity(leaf).map_err(|why| Unexpected(format!("its certificate has no identity: {why}")))?;
+        let id = identity_of(leaf)?;
         if id.trust() == self.trust && matches!(id.role(), Role::Tenant { .. }) {
             return Ok(());
         }
@@ -129,7 +128,7 @@ impl ClientCertVerifier for VerifyClient {
         if by_all.is_ok() || self.users.verify_client_cert(end_entity, intermediates, now).is_err() {
             return by_all;
         }
-        self.check_user(end_entity).map_err(|why| CertificateError::Other(OtherError(Arc::new(why))))?;
+        self.check_user(end_entity)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -171,10 +170,20 @@ pub(super) struct VerifyServer {
 #[error("{0}")]
 struct Unexpected(String);
 
+impl From<Unexpected> for rustls::Error {
+    fn from(why: Unexpected) -> Self {
+        CertificateError::Other(OtherError(Arc::new(why))).into()
+    }
+}
+
+/// Returns the identity in a certificate that must have one.
+fn identity_of(leaf: &CertificateDer<'_>) -> Result<SpiffeId, Unexpected> {
+    identity(leaf).map_err(|why| Unexpected(format!("its certificate has no identity: {why}")))
+}
+
 impl VerifyServer {
     fn check_identity(&self, leaf: &CertificateDer<'_>) -> Result<(), Unexpected> {
-        let id =
-            identity(leaf).map_err(|why| Unexpected(format!("its certificate has no identity: {why}")))?;
+        let id = identity_of(leaf)?;
         let expected = match (self.server, id.role()) {
             (Server::Master, Role::Master) | (Server::Store, Role::Store) => true,
             (Server::Master | Server::Store, _) => false,
@@ -213,7 +222,7 @@ impl ServerCertVerifier for VerifyServer {
             now,
             algorithms,
         )?;
-        self.check_identity(end_entity).map_err(|why| CertificateError::Other(OtherError(Arc::new(why))))?;
+        self.check_identity(end_entity)?;
         Ok(ServerCertVerified::assertion())
     }
 

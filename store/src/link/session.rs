@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) enum SessionEnd {
     /// The master does not lead; it may know who does.
     NotLeader(Option<Leader>),
-    /// The master has closed the stream in good order: the connection is to be made anew, or the master stops.
+    /// The master ended the stream without an error, because the connection is old or the master is stopping.
     Closed,
     /// The connection broke, or the master did not answer.
     Broken(String),

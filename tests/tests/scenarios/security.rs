@@ -258,7 +258,7 @@ async fn connections_are_let_go_when_they_are_old_and_nobody_notices() {
         all.await.iter().sum::<f64>()
     };
     let before = opened().await;
-    until("connections to stores were made anew", async || opened().await > before + 40.0).await;
+    until("clients have reconnected to stores many times", async || opened().await > before + 40.0).await;
     load.acknowledged(100).await;
     let (errors, history) = (load.errors(), load.stop().await);
     let failed = [checker::Outcome::Failed, checker::Outcome::Unknown].map(|how| history.outcomes(how));

@@ -87,7 +87,8 @@ impl Connections {
         Self { network, addresses, acks, silent_peers, removal, leader_contact, open: Mutex::default() }
     }
 
-    /// Returns the connections to `target` at its current address, as they are to be made now. `recorded` is the address that openraft knows.
+    /// Returns the connections to `target` at its current address, and replaces outdated ones. `recorded` is the address that openraft
+    /// knows.
     pub(crate) fn to(
         &self,
         from: NodeId,

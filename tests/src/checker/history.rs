@@ -51,6 +51,8 @@ pub enum Outcome {
     LocalValue(Digest),
     /// A get: there is no value.
     Miss,
+    /// A get: the masters know a value, and the client could read it from no store. It says nothing of what the pool holds.
+    Unread,
     /// A get or an exist without a leader in reach: no value in the client's own cache. It says nothing of the pool.
     LocalMiss,
     /// An exist: there is a value.
@@ -135,6 +137,7 @@ impl Operation {
                 | Outcome::LocalOnly
                 | Outcome::LocalValue(_)
                 | Outcome::LocalMiss
+                | Outcome::Unread
         )
     }
 

@@ -1,7 +1,7 @@
 use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert, UpsertPinned};
 use Outcome::{
     Aborted, Absent, Cleared, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present,
-    Removed, Stored, Unknown, Untold, Value,
+    Removed, Stored, Unknown, Unread, Untold, Value,
 };
 
 use super::*;
@@ -50,6 +50,7 @@ fn a_lost_put_is_rejected() {
     rejected(&lost, Losses::None, "gone", 2);
     rejected(&[(0, 10, PutIfAbsent(A), Stored), (40, 50, Exist, Absent)], Losses::None, "gone", 2);
     check(&history(&lost), Losses::Allowed).assert_ok();
+    accepted(&[(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Unread), (40, 50, Get, Value(A))]);
 }
 
 #[test]

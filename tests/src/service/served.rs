@@ -154,7 +154,7 @@ pub fn served(operations: &[Operation], window: &Range<u64>, counted: Counted) -
 /// Returns whether a call missed a key whose value was certainly there: acknowledged before the call began, and removed or
 /// evicted by nothing that may have taken effect since.
 fn is_false_miss(miss: &Operation, of_key: &[&Operation]) -> bool {
-    if !matches!(miss.outcome, Outcome::Miss | Outcome::Absent | Outcome::LocalMiss) {
+    if !matches!(miss.outcome, Outcome::Miss | Outcome::Unread | Outcome::Absent | Outcome::LocalMiss) {
         return false;
     }
     // A call of unknown outcome may take effect at any time after its start.

@@ -5,7 +5,7 @@ use crate::checker::{Action, Digest, Operation, Outcome};
 use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert};
 use Outcome::{
     Absent, Evicted, Failed, LocalMiss, LocalOnly, LocalValue, Miss, NothingToRemove, Removed, Stored,
-    Unknown, Value,
+    Unknown, Unread, Value,
 };
 
 const A: Digest = Digest(0xa);
@@ -178,6 +178,7 @@ fn a_miss_is_false_where_the_value_was_certainly_there() {
     let put = (0, 0, 10, PutIfAbsent(A), Stored);
     false_misses(&[put, (1, 20, 30, Get, Miss)], 1);
     false_misses(&[put, (1, 20, 30, Exist, Absent), (1, 40, 50, Get, LocalMiss)], 2);
+    false_misses(&[put, (1, 20, 30, Get, Unread)], 1);
     false_misses(&[put, (1, 20, 30, Remove, NothingToRemove), (1, 40, 50, Get, Miss)], 1);
     false_misses(&[(1, 0, 5, Remove, Removed), (0, 6, 10, Upsert(A), Stored), (1, 20, 30, Get, Miss)], 1);
     // It may be put only now, be removed, have been removed, or never have been put.

@@ -13,6 +13,8 @@ pub(super) struct Call<'a> {
     /// Time of the answer, if what follows only tells which it was.
     end: Option<u64>,
     before: Reach,
+    /// Number of values that the client could not read from any store before.
+    unread: u64,
 }
 
 /// Whether a leader is in reach, and how often the client has lost reach of one.
@@ -21,7 +23,12 @@ type Reach = (Mode, u64);
 impl Judged {
     /// Notes that a call begins; the keys are those of the history.
     pub(super) fn call(&self, asked: Vec<(String, Action)>) -> Call<'_> {
-        Call { client: self, asked, start: self.recorder.now(), end: None, before: self.reach() }
+        let (start, before, unread) = (self.recorder.now(), self.reach(), self.unread());
+        Call { client: self, asked, start, end: None, before, unread }
+    }
+
+    fn unread(&self) -> u64 {
+        self.client.stats().unreachable_replicas
     }
 
     fn reach(&self) -> Reach {
@@ -84,9 +91,15 @@ impl Call<'_> {
         }
     }
 
-    /// Reads a miss.
+    /// Reads a miss. Where several calls of a client are under way, it may be another one that found a value and could not read
+    /// it. A value that is gone is then missed by the final reads.
     pub(super) fn missed(&self) -> Outcome {
-        if self.asked_the_pool() { Outcome::Miss } else { Outcome::LocalMiss }
+        let may_not_read = self.client.workload.may_not_read;
+        match self.asked_the_pool() {
+            true if may_not_read && self.client.unread() > self.unread => Outcome::Unread,
+            true => Outcome::Miss,
+            false => Outcome::LocalMiss,
+        }
     }
 
     /// Reads the answer to the question whether there is an object.

@@ -49,6 +49,8 @@ pub struct Workload {
     preferred: Vec<StoreId>,
     pace: Duration,
     cached: bool,
+    /// Whether clients may fail to read what is there, which is no loss.
+    may_not_read: bool,
     ledger: Ledger,
 }
 
@@ -68,6 +70,7 @@ impl Workload {
             preferred: Vec::new(),
             pace: Duration::ZERO,
             cached: false,
+            may_not_read: false,
             ledger: Ledger::Read,
         }
     }
@@ -141,6 +144,13 @@ impl Workload {
     /// Sets what becomes of the [keys that are written once](Ledger).
     pub fn ledger(mut self, ledger: Ledger) -> Self {
         self.ledger = ledger;
+        self
+    }
+
+    /// Tells misses of values that a client found and could read from no store ([`Outcome::Unread`](crate::checker::Outcome)) from those that
+    /// may be losses, but for the final reads.
+    pub fn may_not_read(mut self) -> Self {
+        self.may_not_read = true;
         self
     }
 

@@ -7,6 +7,7 @@ use mc_client::{Builder, Presence};
 use tokio::task::JoinSet;
 
 use super::Workload;
+use super::call::Call;
 use super::deadlines::Deadlines;
 use super::groups;
 use super::judged::{Errors, Judged};
@@ -170,7 +171,12 @@ impl Judged {
         for keys in keys.chunks(READ_AT_ONCE) {
             let call = self.call(keys.iter().map(|key| (self.name(key), Action::Get)).collect());
             let got = self.client.batch_get(keys).await;
-            for (key, outcome) in keys.iter().zip(call.answered(got, |call, got| call.got(got))) {
+            // What can't be read at the end is lost.
+            let judged = |call: &Call<'_>, got| match call.got(got) {
+                Outcome::Unread => Outcome::Miss,
+                outcome => outcome,
+            };
+            for (key, outcome) in keys.iter().zip(call.answered(got, judged)) {
                 match outcome {
                     Outcome::Value(_) => {}
                     Outcome::Miss => unread.missed.push(key.clone()),

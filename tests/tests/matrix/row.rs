@@ -111,8 +111,13 @@ impl Row {
     pub(crate) fn by_rdma(mut self) -> Self {
         self.transports = Transports::Rdma;
         self.cluster = self.cluster.stores(2).segment("64mb").master_args(["--raft-timing", "wan"]);
-        self.workload =
-            self.workload.clients(2).keys(8).sizes(20_000..400_000).pace(Duration::from_millis(20));
+        self.workload = self
+            .workload
+            .clients(2)
+            .keys(8)
+            .sizes(20_000..400_000)
+            .pace(Duration::from_millis(20))
+            .may_not_read();
         self.puts = 10;
         self
     }

@@ -79,7 +79,7 @@ impl Default for Config {
             network: None,
             tls_dir: None,
             token_file: None,
-            shm: ShmAccess::default(),
+            shm: ShmAccess::SameUid,
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),
             rdma_options: RdmaOptions::default(),

@@ -48,7 +48,7 @@ mod session;
 pub use admin::{
     Admin, AuditKind, AuditLog, AuditRecord, ClusterStatus, Config, CutOff, Lookup, MasterReport,
     MasterStatus, Member, Members, OutdatedCaller, PlacedReplica, Principal, PrincipalChange, Quota,
-    Security, SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus, WhoAmI,
+    Security, SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TenantRules, TransportStatus, WhoAmI,
 };
 pub use builder::Builder;
 pub use bytes::Bytes;

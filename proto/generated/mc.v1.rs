@@ -631,6 +631,9 @@ pub struct Tenant {
     /// most calls of its users; 0: no limit
     #[prost(uint32, tag = "9")]
     pub calls_per_s: u32,
+    /// its bytes may not go by RDMA
+    #[prost(bool, tag = "10")]
+    pub avoids_rdma: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetTenantRequest {
@@ -644,6 +647,9 @@ pub struct SetTenantRequest {
     /// Most calls of its users in a second; 0: no limit; absent: as it is. A tenant that is unregistered has none.
     #[prost(uint32, optional, tag = "4")]
     pub calls_per_s: ::core::option::Option<u32>,
+    /// Whether its bytes may go by RDMA; absent: as it is, also for a tenant that is unregistered.
+    #[prost(bool, optional, tag = "5")]
+    pub rdma: ::core::option::Option<bool>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetTenantReply {}
@@ -1086,6 +1092,9 @@ pub struct Principal {
     /// refused, whatever it shows
     #[prost(bool, tag = "5")]
     pub denied: bool,
+    /// it may map the memory of stores on its host
+    #[prost(bool, tag = "6")]
+    pub shares_memory: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CutOff {
@@ -1135,6 +1144,9 @@ pub struct SetPrincipal {
     pub expires_s: ::core::option::Option<u64>,
     #[prost(bool, optional, tag = "7")]
     pub denied: ::core::option::Option<bool>,
+    /// whether it may map the memory of stores on its host
+    #[prost(bool, optional, tag = "8")]
+    pub shares_memory: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PrincipalCertificates {

@@ -73,7 +73,8 @@ impl Builder {
         self
     }
 
-    /// Sets which processes of this host may share memory with the store. Default: those of the same user, and root.
+    /// Sets which processes of this host may share memory with the store. Default: those of the same user, and root, and nobody
+    /// where TLS is required.
     pub fn shared_memory(mut self, access: ShmAccess) -> Self {
         self.config.shm = access;
         self

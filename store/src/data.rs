@@ -10,7 +10,7 @@ use mc_transfer::{
     Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
     Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
-use mc_types::{ClusterId, ClusterTime, GrantKey, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
+use mc_types::{ClusterId, ClusterTime, GrantKey, MAX_GRANT_LIFETIME, SegmentNumber, StoreId, TlsLevel};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -53,6 +53,10 @@ impl Offer {
     /// Returns who may share the memory.
     fn shm(&self) -> ShmAccess {
         if self.transports.shm() { self.shm } else { ShmAccess::Off }
+    }
+
+    fn requires_tls(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.level() == TlsLevel::Require)
     }
 }
 
@@ -180,6 +184,9 @@ impl Data {
                 Err("the store shares no memory (shm is off)".to_owned())
             }
             ShmAccess::Off => Err(format!("the store's transports are {}", self.offer.transports)),
+            ShmAccess::Auto if self.offer.requires_tls() => {
+                Err("TLS is required, and the store was started without --shm".to_owned())
+            }
             access => Ok(access.to_string()),
         };
         let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string);
@@ -294,7 +301,7 @@ impl Data {
         let (access, name) = (self.offer.shm(), socket_name(self.store, registration.epoch));
         let listener = match access {
             ShmAccess::Off => None,
-            ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)
+            ShmAccess::Auto | ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)
                 .inspect_err(|error| tracing::warn!(%error, name, "cannot share the memory, clients use TCP"))
                 .ok(),
         };

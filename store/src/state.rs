@@ -113,7 +113,13 @@ pub struct StoreStatus(pub(crate) Arc<StoreState>);
 impl CallerRecords for StoreStatus {
     fn by_path(&self, path: &str) -> Option<CallerRecord> {
         let is_denied = self.0.serving()?.data.authority().has_shut_out_identity(path);
-        is_denied.then(|| CallerRecord { path: path.to_owned(), token_number: 0, is_over: false, is_denied })
+        is_denied.then(|| CallerRecord {
+            path: path.to_owned(),
+            token_number: 0,
+            is_over: false,
+            is_denied,
+            shares_memory: false,
+        })
     }
 
     /// Tokens are for masters.

@@ -74,6 +74,8 @@ fn held() -> Grant {
         tenant: String::new(),
         holder: None,
         needs_proof: true,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges: Vec::new(),
     }
 }

@@ -238,6 +238,11 @@ pub enum TransferError {
         /// Why not.
         reason: String,
     },
+    /// The tenant's bytes may not go by RDMA, and this client moves them by nothing else.
+    #[error(
+        "the tenant's bytes may not go by RDMA (mcctl tenants set --rdma off), and this client may use nothing else: let it          use TCP, too (--transport auto)"
+    )]
+    RdmaOff,
     /// The bytes may be there, and the store may still copy from the caller's memory for a request that it did not answer. So the
     /// range must not be published.
     #[error("store {store} may still copy bytes for a request that it did not answer")]
@@ -280,6 +285,7 @@ impl TransferError {
             | Self::Queued { .. }
             | Self::NoBuffer
             | Self::Refused { .. }
+            | Self::RdmaOff
             | Self::InDoubt { .. }
             | Self::Device(_) => false,
         }

@@ -11,11 +11,13 @@ use mc_transfer::{
     Checksum, HostMemory, LentMemory, Rdma, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, Seal, TcpOptions,
     TcpTransport, Timeouts, TransferError, Transport as _, WriteOp, Written,
 };
-use mc_types::Access;
+use mc_types::{Access, Grant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use crate::common::{Store, grant, pattern, range, read, receipt_of, refusal, sealed, soon, until, write};
+use crate::common::{
+    KEY, Store, grant, pattern, range, read, receipt_of, refusal, sealed, soon, until, write,
+};
 
 const LEN: u64 = 64 << 20;
 
@@ -178,6 +180,23 @@ async fn a_refused_grant_is_a_refusal_and_blames_no_way() {
         write(&client, &store.peer(), &sealed(Access::Write, 0, 1 << 20, 1), &bytes).await.unwrap();
     }
     assert_eq!(store.counters().rdma_pairs.load(Ordering::SeqCst), 1, "the pair is kept");
+}
+
+#[tokio::test]
+#[ignore = "needs a verbs device: tests/rdma/run"]
+async fn bytes_of_a_tenant_that_avoids_rdma_go_over_tcp_or_not_at_all() {
+    let store = store().await;
+    let avoiding =
+        |access| Grant { avoids_rdma: true, ..grant(access, vec![range(0, LEN / 2, 1)]) }.seal(&KEY);
+    let (transport, moved) = client(false);
+    let bytes = pattern(1 << 20, 1);
+    write(&transport, &store.peer(), &avoiding(Access::Write), &bytes).await.unwrap();
+    let (back, _) = read(&transport, &store.peer(), &avoiding(Access::Read), 1 << 20).await.unwrap();
+    assert!(back == bytes && moved.load(Ordering::SeqCst) == 0);
+    let (only, _) = client(true);
+    let refused = read(&only, &store.peer(), &avoiding(Access::Read), 1 << 20).await;
+    assert_eq!(refused.map(drop), Err(TransferError::RdmaOff));
+    assert_eq!(store.counters().rdma_pairs.load(Ordering::SeqCst), 0, "no pair was asked for");
 }
 
 #[tokio::test]

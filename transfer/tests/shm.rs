@@ -10,11 +10,15 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::host::{Host, MIB, client, read};
+use common::certificates::{CertificateAuthority, at, options};
+use common::host::{Host, MIB, client, client_over, read, read_under};
 use common::relay::Relay;
 use common::{CLUSTER, pattern, refusal, soon, until};
-use mc_transfer::{Checksum, Peer, ReadOp, Segment, ShmAccess, TransferError, Transport, socket_name};
-use mc_types::{Access, SegmentEpoch};
+use mc_transfer::{
+    Checksum, Peer, ReadOp, Seal, Segment, ShmAccess, TcpTransport, TransferError, Transport, WriteOp,
+    socket_name,
+};
+use mc_types::{Access, SealedGrant, SegmentEpoch, TlsLevel};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -198,9 +202,10 @@ async fn strangers_on_either_end_do_no_harm() {
     assert_eq!(shared.load(Ordering::SeqCst), MIB as u64);
 }
 
-/// Hello of a client that speaks versions 1 to 3.
-fn hello_of_version_3(host: &Host) -> Vec<u8> {
-    let mut hello = b"mcTX\0\x01\0\x03".to_vec();
+/// Hello of a client that speaks versions 1 to `newest`.
+fn hello_up_to(newest: u8, host: &Host) -> Vec<u8> {
+    let mut hello = b"mcTX\0\x01\0".to_vec();
+    hello.push(newest);
     hello.extend_from_slice(&CLUSTER.0.to_be_bytes());
     hello.extend_from_slice(&host.store.0.to_be_bytes());
     hello.extend_from_slice(&host.peer.epoch.0.to_be_bytes());
@@ -211,10 +216,10 @@ fn hello_of_version_3(host: &Host) -> Vec<u8> {
 async fn a_client_of_an_earlier_version_gets_no_stamps() {
     let host = Host::start(ShmAccess::SameUid, MIB).await;
     let mut stream = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
-    stream.write_all(&hello_of_version_3(&host)).await.unwrap();
+    stream.write_all(&hello_up_to(3, &host)).await.unwrap();
     let mut reply = [0; 13];
     stream.read_exact(&mut reply).await.unwrap();
-    assert_eq!(&reply, b"mcTX\0\x01\0\x07\0\x03\0\0\0");
+    assert_eq!(&reply, b"mcTX\0\x01\0\x08\0\x03\0\0\0");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let receive = || {
@@ -267,4 +272,88 @@ async fn a_store_without_stamps_is_asked_about_every_read() {
     assert!(read(&transport, &host, &host.peer, (0, 1_000, 5)).await.unwrap() == value[..1_000]);
     assert_eq!(shared.load(Ordering::SeqCst), 20_000, "a small one is not worth two round trips");
     drop(store.await.unwrap());
+}
+
+/// Reads all of a store's memory with a new client, and returns why it did not go through shared memory.
+async fn why_not_shared(host: &Host, ca: &CertificateAuthority, grant: &SealedGrant) -> Option<String> {
+    let tcp = TcpTransport::new(options(ca.issue("tenant/team/rw/engine")));
+    let (transport, shared) = client_over(tcp, ShmAccess::SameUid);
+    let answer = read_under(&transport, &host.peer, grant, MIB).await;
+    let report = transport.peers().remove(0).transports.remove(0);
+    assert_eq!(report.usable, shared.load(Ordering::SeqCst) == MIB as u64);
+    if report.usable {
+        assert!(answer.is_ok());
+    }
+    (!report.usable).then_some(report.how)
+}
+
+#[tokio::test]
+async fn a_store_that_requires_tls_shares_its_memory_with_whom_a_grant_allows_it() {
+    let ca = CertificateAuthority::new();
+    let tls = ca.issue("store/kv");
+    let host = Host::start_secured(ShmAccess::SameUid, tls.clone(), MIB).await;
+    let all = [(0, MIB, 5)];
+    let sharing = host.sharing(7, Access::Read, &all);
+    assert_eq!(why_not_shared(&host, &ca, &sharing).await, None);
+    assert_eq!(why_not_shared(&host, &ca, &host.sharing(7, Access::Read, &all)).await, None, "another one");
+
+    let tcp = TcpTransport::new(options(ca.issue("tenant/team/rw/engine")));
+    let (transport, shared) = client_over(tcp, ShmAccess::SameUid);
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![(&[1; MIB]).into()] }];
+    let granted = host.sharing(7, Access::Write, &all);
+    transport.write(&host.peer, &granted, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
+    assert_eq!(shared.load(Ordering::SeqCst), MIB as u64, "a grant to write does as well");
+
+    let held = why_not_shared(&host, &ca, &host.held(Access::Read, &all)).await.unwrap();
+    assert!(held.contains("mcctl principals set NAME --shared-memory on"), "{held}");
+    let stolen = SealedGrant { proof_key: None, ..sharing.clone() };
+    let stolen = why_not_shared(&host, &ca, &stolen).await.unwrap();
+    assert!(stolen.contains("proof"), "{stolen}");
+    let other = host.held(Access::Read, &[(0, MIB, 6)]);
+    let forged = SealedGrant { proof_key: other.proof_key, ..sharing.clone() };
+    let forged = why_not_shared(&host, &ca, &forged).await.unwrap();
+    assert!(forged.contains("proof"), "{forged}");
+
+    // Older clients have no words for it.
+    let mut stream = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    stream.write_all(&hello_up_to(7, &host)).await.unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).await.unwrap();
+    assert!(String::from_utf8_lossy(&reply).contains("too old"), "{reply:?}");
+
+    tls.set_level(TlsLevel::Allow);
+    assert_eq!(why_not_shared(&host, &ca, &host.grant(Access::Read, &all)).await, None, "none is due");
+
+    let unasked = Host::start_secured(ShmAccess::Auto, tls.clone(), MIB).await;
+    let sharing = unasked.sharing(7, Access::Read, &all);
+    assert_eq!(why_not_shared(&unasked, &ca, &sharing).await, None);
+    tls.set_level(TlsLevel::Require);
+    let why = why_not_shared(&unasked, &ca, &sharing).await.unwrap();
+    assert!(why.contains("only if it was started with --shm"), "{why}");
+}
+
+#[tokio::test]
+async fn a_store_ends_sessions_of_holders_that_were_denied_and_of_those_who_have_shown_no_grant() {
+    let ca = CertificateAuthority::new();
+    let tls = at(TlsLevel::Prefer, ca.issue("store/kv"));
+    let host = Host::start_secured(ShmAccess::SameUid, tls.clone(), MIB).await;
+    let open = || {
+        let tcp = TcpTransport::new(options(at(TlsLevel::Prefer, ca.issue("tenant/team/rw/engine"))));
+        client_over(tcp, ShmAccess::SameUid).0
+    };
+    let all = [(0, MIB, 5)];
+    let (before, granted) = (open(), open());
+    let sharing = host.sharing(7, Access::Read, &all);
+    read_under(&before, &host.peer, &sharing, MIB).await.unwrap();
+    assert_eq!(host.mappings(), 2, "no grant was due");
+    tls.set_level(TlsLevel::Require);
+    until("the connection ends that has shown none", || host.mappings() == 1).await;
+
+    read_under(&granted, &host.peer, &sharing, MIB).await.unwrap();
+    assert_eq!(host.mappings(), 2);
+    host.authority.shut_out([7].into());
+    until("its connection ends", || host.mappings() == 1).await;
+    let refused = read_under(&granted, &host.peer, &sharing, MIB).await.unwrap_err();
+    assert!(refused.to_string().contains("was denied"), "{refused}");
+    assert_eq!(host.mappings(), 1);
 }

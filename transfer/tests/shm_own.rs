@@ -125,6 +125,8 @@ async fn grants_are_checked_as_over_a_connection() {
         tenant: String::new(),
         holder: None,
         needs_proof: false,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges: vec![GrantedRange { segment: host.number, offset: 0, len: 20_000, index: 6 }],
     };
     let range = |range: GrantedRange| Grant { ranges: vec![range], ..good.clone() };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Args;
-use mc_client::{Client, Put, PutOptions, Quota};
+use mc_client::{Client, Put, PutOptions, Quota, TenantRules};
 use mc_console::connect::{self, client_builder};
 use mc_console::{Ended, Global, Output, Progress};
 use mc_net::{ChannelOptions, Network, TcpNetwork, Tls, TlsNetwork};
@@ -159,7 +159,8 @@ pub(crate) async fn bench(global: &Global, args: &FloodArgs, output: Output) -> 
     let shape = Shape { security: Security::Tls, ..Shape::three_and_two(64 * OBJECTS * SIZE as u64) };
     let (cluster, machine) = start(shape, args.data_dir.as_ref()).await?;
     let admin = connect::admin(&cluster.addresses()).await?;
-    admin.set_tenant_limits("flood", Quota::default(), args.calls).await?;
+    let rules = TenantRules::default().with_calls_per_s(args.calls);
+    admin.set_tenant_rules("flood", Quota::default(), rules).await?;
     // Threads of its own, so that it does not wait for the flooding callers of this process.
     let measured = Aside::new(1, 0)?;
     let flooders = Aside::new(FLOODERS, LAST)?;

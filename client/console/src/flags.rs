@@ -39,7 +39,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub timeout: Span,
     /// Stores of this host to share memory with: off, same-uid (run by this user or root), any
-    #[arg(long, global = true, value_name = "WHO", default_value_t)]
+    #[arg(long, global = true, value_name = "WHO", default_value_t = ShmAccess::SameUid)]
     pub shm: ShmAccess,
     /// Transports of bytes to and from stores: auto (the best that both have), tcp, shm, rdma (nothing else)
     #[arg(long, global = true, value_name = "NAME", default_value_t)]

@@ -29,7 +29,7 @@ pub use audit::{AuditKind, AuditLog, AuditRecord};
 pub use security::{CutOff, Principal, PrincipalChange, Security, WhoAmI};
 pub use types::{
     Config, MasterStatus, Member, Members, OutdatedCaller, Quota, SegmentStatus, Setting, StoreState,
-    StoreStatus, Tenant, TransportStatus,
+    StoreStatus, Tenant, TenantRules, TransportStatus,
 };
 
 /// Time limit for a master's answer to a status request.
@@ -279,20 +279,21 @@ impl Admin {
     /// # Errors
     /// When no leader answers in time.
     pub async fn set_tenant(&self, name: &str, quota: Quota) -> Result<(), Error> {
-        self.set_limits(name, quota, None).await
+        self.set_tenant_rules(name, quota, TenantRules::default()).await
     }
 
-    /// Registers a tenant with a quota and a limit on the calls of its users in a second, 0 for none, or changes both.
+    /// Registers a tenant with a quota and rules, or changes both.
     ///
     /// # Errors
     /// As [`Self::set_tenant`].
-    pub async fn set_tenant_limits(&self, name: &str, quota: Quota, calls_per_s: u32) -> Result<(), Error> {
-        self.set_limits(name, quota, Some(calls_per_s)).await
-    }
-
-    async fn set_limits(&self, name: &str, quota: Quota, calls_per_s: Option<u32>) -> Result<(), Error> {
+    pub async fn set_tenant_rules(
+        &self,
+        name: &str,
+        quota: Quota,
+        TenantRules { calls_per_s, rdma }: TenantRules,
+    ) -> Result<(), Error> {
         let quota = Some(mc_proto::v1::Quota { bytes: quota.bytes.0, objects: quota.objects });
-        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota, calls_per_s };
+        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota, calls_per_s, rdma };
         self.ask(&request).await.map(drop)
     }
 

@@ -37,6 +37,8 @@ pub struct Principal {
     pub expires: Option<SystemTime>,
     /// Whether it is refused, whatever it shows.
     pub denied: bool,
+    /// Whether it may map the memory of stores on its host, which holds the bytes of all tenants.
+    pub shares_memory: bool,
 }
 
 /// A process that [`TlsLevel::Require`] would cut off.
@@ -99,6 +101,13 @@ impl PrincipalChange {
         let since_1970 = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         // 0 stands for never, so a time before 1970 is the first second after it.
         self.0.expires_s = Some(expires.map_or(0, |at| since_1970(at).as_secs().max(1)));
+        self
+    }
+
+    /// Sets whether the principal may map the memory of stores on its host, which holds the bytes of all tenants.
+    #[must_use]
+    pub fn with_shared_memory(mut self, allowed: bool) -> Self {
+        self.0.shares_memory = Some(allowed);
         self
     }
 
@@ -214,8 +223,8 @@ impl Security {
 
 impl Principal {
     fn read(principal: v1::Principal) -> Self {
-        let v1::Principal { name, has_token, certificates, expires_s, denied } = principal;
-        Self { name, has_token, certificates, expires: time(expires_s), denied }
+        let v1::Principal { name, has_token, certificates, expires_s, denied, shares_memory } = principal;
+        Self { name, has_token, certificates, expires: time(expires_s), denied, shares_memory }
     }
 }
 
@@ -255,11 +264,13 @@ mod tests {
         let change = PrincipalChange::default()
             .with_token(&token)
             .with_certificates(["spiffe://k8s/ns/a/*"])
-            .with_expiry(Some(SystemTime::UNIX_EPOCH));
+            .with_expiry(Some(SystemTime::UNIX_EPOCH))
+            .with_shared_memory(true);
         let expected = SetPrincipal {
             token_hash: Some(token.hash().0.to_vec().into()),
             certificates: Some(PrincipalCertificates { uris: vec!["spiffe://k8s/ns/a/*".to_owned()] }),
             expires_s: Some(1),
+            shares_memory: Some(true),
             ..SetPrincipal::default()
         };
         assert_eq!(change.0, expected);

@@ -352,6 +352,29 @@ pub struct Tenant {
     pub hard_pinned_bytes: ByteSize,
     /// Most calls of its users in a second; 0 for no limit.
     pub calls_per_s: u32,
+    /// Whether its bytes may not go by RDMA, which does not encrypt them.
+    pub avoids_rdma: bool,
+}
+
+/// What holds for a tenant besides its quota. All that is not set stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantRules {
+    pub(super) calls_per_s: Option<u32>,
+    pub(super) rdma: Option<bool>,
+}
+
+impl TenantRules {
+    /// Sets the most calls of its users in a second; 0 for no limit.
+    #[must_use]
+    pub fn with_calls_per_s(self, calls: u32) -> Self {
+        Self { calls_per_s: Some(calls), ..self }
+    }
+
+    /// Sets whether its bytes may go by RDMA, which does not encrypt them.
+    #[must_use]
+    pub fn with_rdma(self, allowed: bool) -> Self {
+        Self { rdma: Some(allowed), ..self }
+    }
 }
 
 impl Tenant {
@@ -367,6 +390,7 @@ impl Tenant {
             bytes_in_flight: ByteSize(tenant.bytes_in_flight),
             hard_pinned_bytes: ByteSize(tenant.hard_pinned_bytes),
             calls_per_s: tenant.calls_per_s,
+            avoids_rdma: tenant.avoids_rdma,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use mc_client::{ByteSize, Code, Outcome, Principal, PrincipalChange, Quota, TlsLevel};
+use mc_client::{ByteSize, Code, Outcome, Principal, PrincipalChange, Quota, TenantRules, TlsLevel};
 
 use crate::support::{Cluster, Fault, On};
 
@@ -80,12 +80,13 @@ async fn the_level_rises_to_require_over_others_only_by_force() {
 }
 
 #[tokio::test]
-async fn a_tenants_limit_on_calls_stays_until_it_is_set() {
+async fn a_tenants_rules_stay_until_they_are_set() {
     let cluster = Cluster::start(1);
     let admin = cluster.client().await.admin();
     let quota = Quota::default().with_bytes(ByteSize(1 << 30));
-    admin.set_tenant_limits("a", quota, 500).await.unwrap();
+    let rules = TenantRules::default().with_calls_per_s(500).with_rdma(false);
+    admin.set_tenant_rules("a", quota, rules).await.unwrap();
     admin.set_tenant("a", quota.with_objects(7)).await.unwrap();
     let tenants = admin.tenants().await.unwrap();
-    assert_eq!((tenants[0].calls_per_s, tenants[0].quota.objects), (500, 7));
+    assert_eq!((tenants[0].calls_per_s, tenants[0].avoids_rdma, tenants[0].quota.objects), (500, true, 7));
 }

@@ -15,8 +15,8 @@ pub const PRINCIPAL_NAME_MAX: usize = 600;
 pub const PRINCIPAL_CERTIFICATES_MAX: usize = 4;
 /// Longest of these, in bytes. A full table has 10 MiB then, and fits into one answer.
 pub const PRINCIPAL_CERTIFICATE_MAX: usize = 512;
-/// Most tenants with a limit on their calls.
-const CALL_LIMITS_MAX: usize = 4096;
+/// Most tenants with a limit on their calls, and most whose bytes avoid RDMA.
+const TENANT_RULES_MAX: usize = 4096;
 /// Time after which a token that was revoked is forgotten: what was given for it has ended.
 const REVOKED_FOR: u64 = 2 * MAX_GRANT_LIFETIME.as_millis() as u64;
 
@@ -27,6 +27,8 @@ pub struct Security {
     pub(crate) level: Option<TlsLevel>,
     pub(crate) principals: Arc<Principals>,
     pub(crate) calls: Arc<BTreeMap<String, u32>>,
+    /// Tenants whose bytes may not go by RDMA.
+    pub(crate) without_rdma: Arc<BTreeSet<String>>,
 }
 
 /// Principals by their names and tokens.
@@ -49,6 +51,8 @@ pub struct StoredPrincipal {
     pub record: PrincipalRecord,
     /// Number of its token: the index of the entry that brought it. No other token has the same.
     pub token_number: u64,
+    /// Whether it may map the memory of stores on its host.
+    pub shares_memory: bool,
 }
 
 impl Security {
@@ -106,8 +110,14 @@ impl Security {
         self.calls.get(tenant).copied()
     }
 
+    /// Whether bytes of a tenant may not go by RDMA.
+    #[must_use]
+    pub fn avoids_rdma(&self, tenant: &str) -> bool {
+        self.without_rdma.contains(tenant)
+    }
+
     /// Applies the change in the entry `index`. Answers `Ok`, `InvalidParams` for what is too long or is another principal's,
-    /// `ObjectNotFound` for a principal to forget that is not known, or `NoAvailableHandle` when the table is full.
+    /// `ObjectNotFound` for a principal that is not known, or `NoAvailableHandle` when the table is full.
     pub(crate) fn change(&mut self, index: u64, now: ClusterTime, change: &SecurityChange) -> Code {
         let code = match change {
             SecurityChange::Level(level) => {
@@ -115,10 +125,17 @@ impl Security {
                 Code::Ok
             }
             SecurityChange::Principal { name, principal } => {
-                Arc::make_mut(&mut self.principals).set(index, now, name, principal.as_ref())
+                Arc::make_mut(&mut self.principals).set(index, now, name, principal.as_ref(), None)
             }
             SecurityChange::Calls { tenant, per_second } => {
                 set_calls(Arc::make_mut(&mut self.calls), tenant, *per_second)
+            }
+            SecurityChange::SharingPrincipal { name, principal, shares_memory } => {
+                let principals = Arc::make_mut(&mut self.principals);
+                principals.set(index, now, name, Some(principal), Some(*shares_memory))
+            }
+            SecurityChange::Rdma { tenant, allowed } => {
+                set_rdma(Arc::make_mut(&mut self.without_rdma), tenant, *allowed)
             }
         };
         if code == Code::Ok {
@@ -129,7 +146,15 @@ impl Security {
 }
 
 impl Principals {
-    fn set(&mut self, index: u64, now: ClusterTime, name: &str, record: Option<&PrincipalRecord>) -> Code {
+    /// Sets a record, or removes it. `None` for `shares_memory` leaves that as it is.
+    fn set(
+        &mut self,
+        index: u64,
+        now: ClusterTime,
+        name: &str,
+        record: Option<&PrincipalRecord>,
+        shares_memory: Option<bool>,
+    ) -> Code {
         self.revoked.retain(|_, until| *until > now);
         let before = self.by_name.get(name);
         let Some(record) = record else {
@@ -147,9 +172,17 @@ impl Principals {
         }
         let kept = before.filter(|before| before.record.token == record.token);
         let token_number = kept.map_or(index, |kept| kept.token_number);
+        let shares_memory =
+            shares_memory.unwrap_or_else(|| before.is_some_and(|before| before.shares_memory));
         self.forget(name, Some(token_number), now);
-        self.enter(name.to_owned(), StoredPrincipal { record: record.clone(), token_number });
+        let record = record.clone();
+        self.enter(name.to_owned(), StoredPrincipal { record, token_number, shares_memory });
         Code::Ok
+    }
+
+    /// Lets a principal of a snapshot map stores' memory; returns whether it is known.
+    pub(crate) fn restore_sharing(&mut self, name: &str) -> bool {
+        self.by_name.get_mut(name).map(|known| known.shares_memory = true).is_some()
     }
 
     /// Whether another principal has its token, or an identity that stands for it.
@@ -231,11 +264,26 @@ pub(crate) fn set_calls(calls: &mut BTreeMap<String, u32>, tenant: &str, per_sec
     }
     match per_second {
         None => drop(calls.remove(tenant)),
-        Some(_) if calls.len() >= CALL_LIMITS_MAX && !calls.contains_key(tenant) => {
+        Some(_) if calls.len() >= TENANT_RULES_MAX && !calls.contains_key(tenant) => {
             return Code::NoAvailableHandle;
         }
         Some(limit) => drop(calls.insert(tenant.to_owned(), limit)),
     }
+    Code::Ok
+}
+
+pub(crate) fn set_rdma(without: &mut BTreeSet<String>, tenant: &str, allowed: bool) -> Code {
+    if tenant.len() > MAX_TENANT_LEN {
+        return Code::InvalidParams;
+    }
+    if !allowed && without.len() >= TENANT_RULES_MAX && !without.contains(tenant) {
+        return Code::NoAvailableHandle;
+    }
+    if allowed {
+        without.remove(tenant)
+    } else {
+        without.insert(tenant.to_owned())
+    };
     Code::Ok
 }
 
@@ -364,11 +412,48 @@ mod tests {
         assert_eq!(calls("a", Some(100)), Code::Ok);
         assert_eq!(calls("a", Some(0)), Code::InvalidParams);
         assert_eq!(calls(&long, Some(1)), Code::InvalidParams);
-        for n in 1..CALL_LIMITS_MAX {
+        for n in 1..TENANT_RULES_MAX {
             assert_eq!(calls(&n.to_string(), Some(1)), Code::Ok);
         }
         assert_eq!(calls("more", Some(1)), Code::NoAvailableHandle);
         assert_eq!((calls("a", None), calls("more", Some(7))), (Code::Ok, Code::Ok));
         assert_eq!((security.calls("a"), security.calls("more")), (None, Some(7)));
+    }
+
+    #[test]
+    fn memory_is_shared_with_a_principal_until_it_is_forgotten() {
+        let mut security = Security::default();
+        let share = |security: &mut Security, shares_memory| {
+            let (name, principal) = ("tenant/a/rw/e".to_owned(), with_token(1));
+            let change = SecurityChange::SharingPrincipal { name, principal, shares_memory };
+            security.change(9, ClusterTime(0), &change)
+        };
+        let shares =
+            |security: &Security| security.principal("tenant/a/rw/e").map(|known| known.shares_memory);
+        assert_eq!(set(&mut security, 1, "tenant/a/rw/e", Some(with_token(1))), Code::Ok);
+        assert_eq!((shares(&security), share(&mut security, true)), (Some(false), Code::Ok));
+        assert_eq!(set(&mut security, 2, "tenant/a/rw/e", Some(with_token(2))), Code::Ok);
+        assert_eq!(shares(&security), Some(true), "another token changes nothing here");
+        assert_eq!((share(&mut security, false), shares(&security)), (Code::Ok, Some(false)));
+        assert_eq!(share(&mut security, true), Code::Ok);
+        for record in [None, Some(with_token(3))] {
+            assert_eq!(set(&mut security, 3, "tenant/a/rw/e", record), Code::Ok);
+        }
+        assert_eq!(shares(&security), Some(false), "it was forgotten in between");
+    }
+
+    #[test]
+    fn tenants_that_avoid_rdma_are_few() {
+        let mut security = Security::default();
+        let mut rdma = |tenant: &str, allowed| {
+            let change = SecurityChange::Rdma { tenant: tenant.to_owned(), allowed };
+            security.change(9, ClusterTime(0), &change)
+        };
+        assert_eq!(rdma("a", true), Code::Ok, "as it is");
+        assert!((0..TENANT_RULES_MAX).all(|n| rdma(&n.to_string(), false) == Code::Ok));
+        assert_eq!([rdma("a", false), rdma("7", false)], [Code::NoAvailableHandle, Code::Ok]);
+        assert_eq!([rdma("7", true), rdma("a", false)], [Code::Ok; 2]);
+        assert_eq!(rdma(&"x".repeat(MAX_TENANT_LEN + 1), false), Code::InvalidParams);
+        assert_eq!(["a", "7"].map(|tenant| security.avoids_rdma(tenant)), [true, false]);
     }
 }

@@ -23,13 +23,14 @@ impl CallerRecords for ReplicatedRecords {
 }
 
 fn record_of(path: &str, stored: &StoredPrincipal) -> CallerRecord {
-    let StoredPrincipal { record, token_number } = stored;
+    let StoredPrincipal { record, token_number, shares_memory } = stored;
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     CallerRecord {
         path: path.to_owned(),
         token_number: *token_number,
         is_over: record.expires.is_some_and(|expires| now() >= expires),
         is_denied: record.denied,
+        shares_memory: *shares_memory,
     }
 }
 

@@ -79,7 +79,7 @@ impl StoreCaller {
     pub(crate) fn named(id: &str) -> Self {
         let mut call = Extensions::default();
         let id = Arc::new(mc_types::SpiffeId::of_path("prod", id).expect("an identity"));
-        call.insert(Principal::Named { id, token: None });
+        call.insert(Principal::Named { id, token: None, shares_memory: false });
         Self::of(&call, &Guard::open()).expect("it is known")
     }
 }

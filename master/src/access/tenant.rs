@@ -82,7 +82,7 @@ mod tests {
 
     fn principal(id: &str) -> Principal {
         let id = Arc::new(mc_types::SpiffeId::of_path("prod", id).unwrap());
-        Principal::Named { id, token: None }
+        Principal::Named { id, token: None, shares_memory: false }
     }
 
     /// Tenant that a request is for after it was resolved; `None` if it was denied.

@@ -141,7 +141,16 @@ impl AuditedRequest for v1::SetSecurityRequest {
 
 /// Describes a change of a principal, without its token.
 fn principal(change: &v1::SetPrincipal) -> String {
-    let v1::SetPrincipal { name, known: _, forget, token_hash, certificates, expires_s, denied } = change;
+    let v1::SetPrincipal {
+        name,
+        known: _,
+        forget,
+        token_hash,
+        certificates,
+        expires_s,
+        denied,
+        shares_memory,
+    } = change;
     let mut subject = vec![name.clone()];
     if *forget {
         subject.push("removed".to_owned());
@@ -151,6 +160,7 @@ fn principal(change: &v1::SetPrincipal) -> String {
     }
     subject.extend(denied.map(|denied| if denied { "denied" } else { "allowed" }.to_owned()));
     subject.extend(expires_s.map(|expires| format!("expires_s={expires}")));
+    subject.extend(shares_memory.map(|allowed| format!("shared_memory={allowed}")));
     // Last, because a long text is cut.
     if let Some(certificates) = certificates {
         subject.push(format!("certificates={}", certificates.uris.join(",")));
@@ -201,7 +211,7 @@ mod tests {
     fn asks(id: &str, header: Option<&str>) -> (String, String) {
         let mut request = Extensions::default();
         let id = Arc::new(SpiffeId::of_path("prod", id).unwrap());
-        request.insert(Principal::Named { id, token: None });
+        request.insert(Principal::Named { id, token: None, shares_memory: false });
         let header = header.map(|header| HeaderValue::from_str(header).unwrap());
         let AuditedCaller { who, from } = AuditedCaller::of_http(&request, header.as_ref());
         (who, from)

@@ -70,7 +70,11 @@ pub(super) fn holder_of(carried: &Extensions, caller: Option<&Caller>) -> Holder
     match caller {
         Some(caller) if caller.version_max < mc_proto::GRANT_PROOFS_SINCE => Holder::Older,
         _ if is_plain => Holder::Plain,
-        _ => Holder::Secured { number: carried.get::<Principal>().and_then(Principal::number) },
+        _ => {
+            let principal = carried.get::<Principal>();
+            let shares_memory = principal.is_some_and(Principal::shares_memory);
+            Holder::Secured { number: principal.and_then(Principal::number), shares_memory }
+        }
     }
 }
 
@@ -142,7 +146,10 @@ mod tests {
             holder_of(&carried, Some(&Caller { version_max, ..caller(&[], &[]) }))
         };
         let newest = *mc_proto::VERSIONS.end();
-        assert_eq!(holder(Some(Peer::Anonymous), newest), Holder::Secured { number: None });
+        assert_eq!(
+            holder(Some(Peer::Anonymous), newest),
+            Holder::Secured { number: None, shares_memory: false }
+        );
         assert_eq!(holder(Some(Peer::Plain), newest), Holder::Plain);
         assert_eq!(holder(None, newest), Holder::Plain);
         assert_eq!(holder(Some(Peer::Anonymous), mc_proto::GRANT_PROOFS_SINCE - 1), Holder::Older);

@@ -28,6 +28,7 @@ fn message(name: &str, stored: &StoredPrincipal) -> v1::Principal {
         certificates: certificates.clone(),
         expires_s: expires.unwrap_or(0),
         denied: *denied,
+        shares_memory: stored.shares_memory,
     }
 }
 
@@ -59,7 +60,8 @@ pub(super) fn can_be_read(request: v1::SetSecurityRequest) -> bool {
 }
 
 fn parse(change: v1::SetPrincipal) -> Result<PrincipalChange, Refusal> {
-    let v1::SetPrincipal { name, known, forget, token_hash, certificates, expires_s, denied } = change;
+    let v1::SetPrincipal { name, known, forget, token_hash, certificates, expires_s, denied, shares_memory } =
+        change;
     let token = token_hash.map(|hash| match hash.len() {
         0 => Ok(None),
         len => <[u8; 32]>::try_from(&hash[..])
@@ -74,6 +76,7 @@ fn parse(change: v1::SetPrincipal) -> Result<PrincipalChange, Refusal> {
         certificates: certificates.map(|certificates| certificates.uris),
         expires: expires_s.map(|expires| Some(expires).filter(|expires| *expires > 0)),
         denied,
+        shares_memory,
     })
 }
 

@@ -24,7 +24,7 @@ pub(super) async fn list(
     Ok(v1::ListTenantsReply { tenants: page.into_iter().map(message).collect(), more })
 }
 
-fn message(TenantState { view, quota, calls }: TenantState) -> v1::Tenant {
+fn message(TenantState { view, quota, calls, avoids_rdma }: TenantState) -> v1::Tenant {
     let all = view.usage.all();
     v1::Tenant {
         name: String::from_utf8_lossy(view.name.as_bytes()).into_owned(),
@@ -36,6 +36,7 @@ fn message(TenantState { view, quota, calls }: TenantState) -> v1::Tenant {
         bytes_in_flight: view.usage.puts.bytes,
         hard_pinned_bytes: all.pinned,
         calls_per_s: calls.unwrap_or(0),
+        avoids_rdma,
     }
 }
 
@@ -47,7 +48,10 @@ pub(super) async fn set(
     let tenant = request.tenant;
     limits(&tenant, 0)?;
     let quota = request.quota.map(|v1::Quota { bytes, objects }| Quota { bytes, objects });
-    let calls = if quota.is_none() { Some(0) } else { request.calls_per_s };
+    let (calls, rdma) = match quota {
+        Some(_) => (request.calls_per_s, request.rdma),
+        None => (Some(0), None),
+    };
     let subject = quota.map_or_else(
         || "unregistered".to_owned(),
         |Quota { bytes, objects }| format!("bytes={bytes} objects={objects}"),
@@ -57,7 +61,11 @@ pub(super) async fn set(
     if let Some(calls) = calls {
         let call = caller.named("SetTenant", Some(&tenant), format!("calls_per_s={calls}"));
         let calls = Some(calls).filter(|calls| *calls > 0);
-        audited(call, services.security.set_calls(tenant, calls)).await?;
+        audited(call, services.security.set_calls(tenant.clone(), calls)).await?;
+    }
+    if let Some(allowed) = rdma {
+        let call = caller.named("SetTenant", Some(&tenant), format!("rdma={allowed}"));
+        audited(call, services.security.set_rdma(tenant, allowed)).await?;
     }
     Ok(v1::SetTenantReply {})
 }

@@ -18,6 +18,8 @@ const MAC_LEN: usize = 16;
 const WRITE: u8 = 1;
 const NEEDS_PROOF: u8 = 2;
 const HAS_HOLDER: u8 = 4;
+const SHARES_MEMORY: u8 = 8;
+const AVOIDS_RDMA: u8 = 16;
 
 /// Permission of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +68,10 @@ pub struct Grant {
     pub holder: Option<u64>,
     /// Whether each request with it needs a proof that the sender holds its key.
     pub needs_proof: bool,
+    /// Whether its holder may map all of the store's memory, if the two are on one host.
+    pub shares_memory: bool,
+    /// Whether its bytes may not go by RDMA, which does not encrypt them.
+    pub avoids_rdma: bool,
     /// Ranges that the grant covers; a request names a range by its place in this list.
     pub ranges: Vec<GrantedRange>,
 }
@@ -83,6 +89,24 @@ impl GrantKey {
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
+    }
+}
+
+impl SealedGrant {
+    /// Whether its holder may map all of the store's memory. Only for the client that a master gave it to: it is unchecked.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.has_flag(SHARES_MEMORY)
+    }
+
+    /// Whether its bytes may not go by RDMA. Only for the client that a master gave it to: it is unchecked.
+    #[must_use]
+    pub fn avoids_rdma(&self) -> bool {
+        self.has_flag(AVOIDS_RDMA)
+    }
+
+    fn has_flag(&self, flag: u8) -> bool {
+        matches!(*self.bytes, [Grant::FORMAT, flags, ..] if flags & flag != 0)
     }
 }
 
@@ -143,10 +167,15 @@ impl Grant {
     pub fn seal(&self, key: &GrantKey) -> SealedGrant {
         let mut out =
             Vec::with_capacity(64 + self.tenant.len() + ranges::USUAL_LEN * self.ranges.len() + MAC_LEN);
-        let access = if self.access == Access::Write { WRITE } else { 0 };
-        let proof = if self.needs_proof { NEEDS_PROOF } else { 0 };
-        let has_holder = if self.holder.is_some() { HAS_HOLDER } else { 0 };
-        out.extend_from_slice(&[Self::FORMAT, access | proof | has_holder]);
+        let flags = [
+            (self.access == Access::Write, WRITE),
+            (self.needs_proof, NEEDS_PROOF),
+            (self.holder.is_some(), HAS_HOLDER),
+            (self.shares_memory, SHARES_MEMORY),
+            (self.avoids_rdma, AVOIDS_RDMA),
+        ];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
+        out.extend_from_slice(&[Self::FORMAT, flags]);
         out.extend_from_slice(&self.cluster.to_bytes());
         out.extend_from_slice(&self.store.to_bytes());
         out.extend_from_slice(&self.epoch.to_bytes());
@@ -230,16 +259,17 @@ fn decode(body: &[u8]) -> Result<Grant, GrantError> {
 fn decode_older(body: &[u8]) -> Option<Grant> {
     let (grant, rest): (OlderGrant<Vec<GrantedRange>>, _) = postcard::take_from_bytes(body).ok()?;
     let OlderGrant { cluster, store, epoch, access, expires, ranges } = grant;
-    let (tenant, holder, needs_proof) = (String::new(), None, false);
     rest.is_empty().then_some(Grant {
         cluster,
         store,
         epoch,
         access,
         expires,
-        tenant,
-        holder,
-        needs_proof,
+        tenant: String::new(),
+        holder: None,
+        needs_proof: false,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges,
     })
 }
@@ -249,7 +279,7 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
     let (cluster, body) = body.split_first_chunk()?;
     let (store, body) = body.split_first_chunk()?;
     let (epoch, mut body) = body.split_first_chunk()?;
-    if flags & !(WRITE | NEEDS_PROOF | HAS_HOLDER) != 0 {
+    if flags & !(WRITE | NEEDS_PROOF | HAS_HOLDER | SHARES_MEMORY | AVOIDS_RDMA) != 0 {
         return None;
     }
     let expires = ClusterTime(ranges::take(&mut body)?);
@@ -265,6 +295,8 @@ fn decode_newer(body: &[u8]) -> Option<Grant> {
         tenant: str::from_utf8(tenant).ok()?.to_owned(),
         holder,
         needs_proof: flags & NEEDS_PROOF != 0,
+        shares_memory: flags & SHARES_MEMORY != 0,
+        avoids_rdma: flags & AVOIDS_RDMA != 0,
         ranges: ranges::take_all(body)?,
     })
 }

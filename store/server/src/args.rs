@@ -35,8 +35,9 @@ pub struct StoreArgs {
     /// covers it, else the certificate's own name and the port of --listen; without one the host name and the port]
     #[arg(long)]
     pub name: Option<String>,
-    /// Clients of this host that may share memory with the store: off, same-uid (of this user, or root), any. A store that
-    /// requires TLS has it off unless this flag is given: who shares it can read the objects of all tenants
+    /// Clients of this host that may share memory with the store: off, same-uid (of this user, or root), any, auto. Who shares it
+    /// can read the objects of all tenants: so auto is same-uid, and off where TLS is required; with same-uid and any, an admin has
+    /// to allow it there to each user (`mcctl principals set NAME --shared-memory on`)
     #[arg(long, value_name = "WHO", default_value_t)]
     pub shm: ShmAccess,
     /// Transports to offer besides TCP: auto (all that there are), tcp (none), shm, rdma

@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mc_process::config::{self, Loaded, Origin};
+use mc_process::config::{self, Loaded};
 use mc_process::telemetry::{self, Log};
-use mc_store::{ShmAccess, StartError};
-use mc_types::{ByteSize, Clock, TlsLevel};
+use mc_store::StartError;
+use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -53,8 +53,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// `args` are the arguments of the start, by which a SIGHUP reads the list of masters again.
 async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode {
-    let shm_is_default = loaded.origin("shm") == Some(&Origin::Default);
-    let mut flags = loaded.args;
+    let flags = loaded.args;
     // Before the start, which takes minutes: a SIGHUP ends a process that does not listen for it.
     let signals =
         stop_signal(flags.exit_on_stdin_eof).and_then(|stopped| Ok((stopped, signal(SignalKind::hangup())?)));
@@ -77,10 +76,6 @@ async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode 
     };
     if let Err(source) = mc_process::shake_hands_apart(&network) {
         return refuse_start(log, &StartError::System { what: "thread for handshakes", source });
-    }
-    // All tenants' bytes are in that memory.
-    if shm_is_default && network.tls().is_some_and(|tls| tls.level() == TlsLevel::Require) {
-        flags.store.shm = ShmAccess::Off;
     }
     flags.tls.say(network.as_ref(), !flags.store.listen.ip().is_loopback());
     tokio::spawn(mc_process::keep_certificates(network.clone()));

@@ -26,6 +26,8 @@ pub(crate) fn grants() -> Vec<Vec<u8>> {
         tenant: "team".to_owned(),
         holder: None,
         needs_proof: true,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }; ranges],
     };
     [grant(Access::Read, 5), grant(Access::Write, 1)]

@@ -216,6 +216,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 tenant: "tenant".into(),
                 quota: Some(v1::Quota { bytes: 50 << 30, objects: 1_000_000 }),
                 calls_per_s: Some(300),
+                rdma: Some(false),
             },
             fuzz::set_tenant,
         ),
@@ -281,6 +282,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                     certificates: Some(v1::PrincipalCertificates { uris: vec!["spiffe://b/ns/*".into(); 2] }),
                     expires_s: Some(1_800_000_000),
                     denied: Some(true),
+                    shares_memory: Some(true),
                 })),
                 force: true,
             },
@@ -454,6 +456,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                         certificates: vec!["spiffe://b/ns/*".into()],
                         expires_s: 1_800_000_000,
                         denied: true,
+                        shares_memory: true,
                     };
                     2
                 ],

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mc_client::{Bytes, Client};
+use mc_client::{Bytes, Client, ShmAccess};
 use mc_net::{Network, TcpNetwork};
 use mc_process::http::exchange;
 use mc_tests::{Cluster, http_get, mcctl, mcctl_as, network_of, until};
@@ -162,4 +162,41 @@ async fn names_of_tenants_are_shown_to_those_who_run_the_pool_alone() {
         let page = page(&*network).await;
         assert!(page.contains("mc_objects") && !page.contains("secret"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_principal_that_may_share_memory_maps_that_of_a_store() {
+    const ENGINE: &str = "tenant/a/rw/engine";
+    let cluster = Cluster::builder().stores(1).tls().store_args(["--shm", "same-uid"]).start().await;
+    let engine = token_of(&cluster, ENGINE).await;
+    let other = token_of(&cluster, "tenant/b/rw/engine").await;
+    is_ok(&cluster, &["principals", "set", ENGINE, "--shared-memory", "on"]).await;
+    let sharing = async |folder: &Path| {
+        let builder = cluster.client_builder().shared_memory(ShmAccess::SameUid);
+        let client = builder.network(network_of(folder)).connect().await.unwrap();
+        assert!(client.connected(Duration::from_secs(60)).await);
+        client
+    };
+    let (engine, other) = (sharing(&engine).await, sharing(&other).await);
+    let value = Bytes::from(vec![7; 2_000_000]);
+    for client in [&engine, &other] {
+        client.put("k", &value).await.unwrap();
+        assert_eq!(client.get("k").await.unwrap(), Some(value.clone()));
+    }
+    assert_eq!(other.stats().shm_bytes_written + other.stats().shm_bytes_read, 0, "nobody has allowed it");
+    let why = format!("{:?}", other.transports());
+    assert!(why.contains("mcctl principals set NAME --shared-memory on"), "{why}");
+    // A store that is too slow to share its memory is asked again after some seconds.
+    until("a read goes through shared memory", async || {
+        assert_eq!(engine.get("k").await.unwrap(), Some(value.clone()));
+        engine.stats().shm_bytes_read > 0
+    })
+    .await;
+
+    // What is allowed for a moment ends with the denial.
+    is_ok(&cluster, &["principals", "deny", ENGINE]).await;
+    assert_eq!(code_of(engine.get("k").await), Code::PermissionDenied);
+    let (_, said) = mcctl(&cluster, &["principals", "list"]).await;
+    let line = said.lines().find(|line| line.contains(ENGINE)).unwrap();
+    assert!(line.contains("denied") && line.contains(" on "), "{said}");
 }

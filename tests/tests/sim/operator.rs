@@ -51,8 +51,13 @@ pub(crate) async fn add_surely(mut masters: Caller, host: Host) {
 
 async fn configure(masters: &mut Caller, pool: Pool) {
     let quota = Some(v1::Quota { bytes: 0, objects: BOUND_OBJECTS });
-    let request =
-        v1::SetTenantRequest { caller: caller(), tenant: BOUND.to_owned(), quota, calls_per_s: None };
+    let request = v1::SetTenantRequest {
+        caller: caller(),
+        tenant: BOUND.to_owned(),
+        quota,
+        calls_per_s: None,
+        rdma: None,
+    };
     while masters.attempt(async |mut master| master.set_tenant(request.clone()).await).await.is_err() {}
     for (name, value) in pool.settings() {
         let (name, value) = ((*name).to_owned(), (*value).to_owned());

@@ -62,6 +62,10 @@
 //! the proof (see [`mc_types::ProofKey::prove`]) covers the nonce of the connection, the first 16 bytes of the request and its operations as they travel.
 //! A grant that needs proofs is refused without one, whatever the version.
 //!
+//! Since version 8 a store that requires TLS shares its memory only with a client whose grant allows it. At the Unix socket, `due:u8 nonce[16]`
+//! follow the reply to the hello. If `due` is 1, the client sends a request of kind 8, with a grant of either access, a proof and no
+//! operations, and the store answers with a verdict before the records.
+//!
 //! A connection may begin with a TLS handshake, by the type of its first record. Then all of this goes inside of TLS.
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
@@ -77,7 +81,7 @@ pub(crate) use self::request::{
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 7);
+pub(crate) const VERSIONS: (u16, u16) = (1, 8);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
@@ -90,6 +94,8 @@ pub(crate) const PROGRESS_SINCE: u16 = 5;
 pub(crate) const PROBE_SINCE: u16 = 6;
 /// First version with a nonce of the connection, and proofs.
 pub(crate) const NONCE_SINCE: u16 = 7;
+/// First version in which a client shows a grant at the Unix socket, if one is due there.
+pub(crate) const SHOWING_SINCE: u16 = 8;
 /// Maximum bytes of a request that tries a pair: as many as the largest packet has, because some networks lose large packets only.
 pub(crate) const PROBE_LEN: u64 = 4 << 10;
 /// A report that the network card of the store completes requests.

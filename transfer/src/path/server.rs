@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mc_net::Tls;
 use mc_types::Grant;
 
 use super::rdma::server::{ConnectionPair, Pairs};
@@ -26,9 +27,9 @@ pub(crate) struct ConnectionPaths<'a> {
 }
 
 impl ServerPaths {
-    /// Creates the paths, with at most `max_pairs` connections by RDMA.
-    pub(crate) fn new(rdma: Option<Arc<Rdma>>, max_pairs: usize) -> Self {
-        Self { shm: ShmServer::new(), rdma: Pairs::new(rdma, max_pairs) }
+    /// Creates the paths of a store with the certificates `tls`, with at most `max_pairs` connections by RDMA.
+    pub(crate) fn new(rdma: Option<Arc<Rdma>>, max_pairs: usize, tls: Option<Arc<Tls>>) -> Self {
+        Self { shm: ShmServer::new(tls), rdma: Pairs::new(rdma, max_pairs) }
     }
 
     pub(crate) fn of_connection(&self) -> ConnectionPaths<'_> {

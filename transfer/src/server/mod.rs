@@ -134,7 +134,7 @@ impl DataServer {
             },
             max_connections,
             slots: Arc::new(Semaphore::new(max_connections)),
-            paths: ServerPaths::new(rdma, max_pairs),
+            paths: ServerPaths::new(rdma, max_pairs, tls.clone()),
             crowded: Notify::new(),
             trust: tls.as_ref().and_then(|tls| tls.id()).map(|id| id.trust().to_owned()),
             tls,

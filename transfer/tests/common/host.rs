@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use mc_net::Tls;
 use mc_transfer::{
     Authority, Checksum, DataEncryption, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal,
     Segment, ShmAccess, ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
@@ -27,6 +28,7 @@ pub(crate) struct Host {
     pub(crate) number: SegmentNumber,
     pub(crate) segment: Arc<Segment>,
     pub(crate) server: Arc<DataServer>,
+    pub(crate) authority: Arc<Authority>,
     pub(crate) peer: Peer,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -36,7 +38,13 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) async fn start(access: ShmAccess, len: usize) -> Self {
         let segment = Segment::allocate(rand::random(), len as u64, &mut |_| {}).unwrap();
-        Self::serve(access, StoreId(rand::random()), SegmentEpoch(3), segment).await
+        Self::serve(access, StoreId(rand::random()), SegmentEpoch(3), segment, None).await
+    }
+
+    /// One with certificates.
+    pub(crate) async fn start_secured(access: ShmAccess, tls: Arc<Tls>, len: usize) -> Self {
+        let segment = Segment::allocate(rand::random(), len as u64, &mut |_| {}).unwrap();
+        Self::serve(access, StoreId(rand::random()), SegmentEpoch(3), segment, Some(tls)).await
     }
 
     /// Ends the server, and serves the same memory under the next epoch.
@@ -45,10 +53,16 @@ impl Host {
         self.tasks.close();
         self.tasks.wait().await;
         let epoch = SegmentEpoch(self.peer.epoch.0 + 1);
-        Self::serve(ShmAccess::SameUid, self.store, epoch, self.segment.clone()).await
+        Self::serve(ShmAccess::SameUid, self.store, epoch, self.segment.clone(), None).await
     }
 
-    async fn serve(access: ShmAccess, store: StoreId, epoch: SegmentEpoch, segment: Arc<Segment>) -> Self {
+    async fn serve(
+        access: ShmAccess,
+        store: StoreId,
+        epoch: SegmentEpoch,
+        segment: Arc<Segment>,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
         let number = segment.number();
         let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
         authority.learn(CLUSTER, ClusterTime(0));
@@ -57,13 +71,13 @@ impl Host {
             epoch,
             key: KEY,
             segments: vec![segment.clone()],
-            authority,
+            authority: authority.clone(),
             grant_lifetime: LIFETIME,
             fence_bytes: 1 << 20,
             max_connections: 100,
             rdma: None,
             max_pairs: 0,
-            tls: None,
+            tls,
             data_encryption: DataEncryption::On,
         };
         let server = Arc::new(DataServer::new(config));
@@ -78,7 +92,8 @@ impl Host {
         }
         let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
         let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
-        Self { store, number, segment, server, peer, tasks, stop: stop.clone(), _stop: stop.drop_guard() }
+        let (stop, _stop) = (stop.clone(), stop.drop_guard());
+        Self { store, number, segment, server, authority, peer, tasks, stop, _stop }
     }
 
     pub(crate) fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
@@ -88,6 +103,12 @@ impl Host {
     /// A grant that works for its holder alone.
     pub(crate) fn held(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
         Grant { needs_proof: true, ..self.unsealed(access, ranges) }.seal(&KEY)
+    }
+
+    /// [`Self::held`], by a holder with a number that may map the store's memory.
+    pub(crate) fn sharing(&self, holder: u64, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        let grant = self.unsealed(access, ranges);
+        Grant { needs_proof: true, shares_memory: true, holder: Some(holder), ..grant }.seal(&KEY)
     }
 
     fn unsealed(&self, access: Access, ranges: &[(u64, usize, u64)]) -> Grant {
@@ -106,6 +127,8 @@ impl Host {
             tenant: String::new(),
             holder: None,
             needs_proof: false,
+            shares_memory: false,
+            avoids_rdma: false,
             ranges: ranges.iter().map(range).collect(),
         }
     }
@@ -139,12 +162,16 @@ impl Host {
 
 /// A client, and the bytes that it moved through shared memory.
 pub(crate) fn client(access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
+    client_over(TcpTransport::default(), access)
+}
+
+pub(crate) fn client_over(tcp: TcpTransport, access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
     let moved = Arc::new(AtomicU64::new(0));
     let count = moved.clone();
     let on_moved = Box::new(move |_, bytes| {
         count.fetch_add(bytes, Ordering::SeqCst);
     });
-    (ShmTransport::new(TcpTransport::default(), access, on_moved), moved)
+    (ShmTransport::new(tcp, access, on_moved), moved)
 }
 
 pub(crate) async fn read(
@@ -153,10 +180,18 @@ pub(crate) async fn read(
     peer: &Peer,
     (offset, len, index): (u64, usize, u64),
 ) -> Result<Vec<u8>, TransferError> {
-    let grant = host.grant(Access::Read, &[(offset, len, index)]);
+    read_under(transport, peer, &host.grant(Access::Read, &[(offset, len, index)]), len).await
+}
+
+pub(crate) async fn read_under(
+    transport: &ShmTransport,
+    peer: &Peer,
+    grant: &SealedGrant,
+    len: usize,
+) -> Result<Vec<u8>, TransferError> {
     let mut bytes = vec![0; len];
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
-    let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
+    let checksum = transport.read(peer, grant, &mut ops, soon()).await.remove(0)?;
     assert_eq!(checksum, Checksum::of(&bytes));
     Ok(bytes)
 }

@@ -176,6 +176,8 @@ pub(crate) fn grant(access: Access, ranges: Vec<GrantedRange>) -> Grant {
         tenant: String::new(),
         holder: None,
         needs_proof: false,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges,
     }
 }

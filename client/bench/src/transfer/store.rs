@@ -128,8 +128,20 @@ fn grant(
     let expires = ClusterTime(0).after(LIFETIME);
     let (cluster, store, epoch) = (peer.cluster, peer.store, peer.epoch);
     let (tenant, ranges) = (String::new(), ranges.map(range).collect());
-    Grant { cluster, store, epoch, access, expires, tenant, holder: None, needs_proof: true, ranges }
-        .seal(key)
+    Grant {
+        cluster,
+        store,
+        epoch,
+        access,
+        expires,
+        tenant,
+        holder: None,
+        needs_proof: true,
+        shares_memory: false,
+        avoids_rdma: false,
+        ranges,
+    }
+    .seal(key)
 }
 
 /// Serves one segment until standard input ends, and plain streams: see [`plain`].

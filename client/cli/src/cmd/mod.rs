@@ -25,3 +25,18 @@ pub(crate) mod status;
 pub(crate) mod tenants;
 pub(crate) mod upgrade;
 pub(crate) mod whoami;
+
+use std::fmt;
+
+/// Whether something is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}

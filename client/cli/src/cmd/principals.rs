@@ -1,4 +1,4 @@
-//! `mcctl principals list|add|rm|token|deny|allow`: shows and changes what the cluster knows of its users.
+//! `mcctl principals list|add|set|rm|token|deny|allow`: shows and changes what the cluster knows of its users.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use mc_console::{Ended, Global, Output, columns, connect, note, or_dash, printab
 use mc_types::Span;
 use serde::Serialize;
 
+use super::Switch;
 use super::cert::write_new;
 
 #[derive(Debug, Subcommand)]
@@ -21,6 +22,8 @@ pub(crate) enum PrincipalsCommand {
     List,
     /// Add a principal, with a token or with certificates of another system
     Add(AddArgs),
+    /// Change what a principal may besides its role
+    Set(SetArgs),
     /// Remove a principal and its token; a certificate of the cluster with its name still counts
     Rm {
         /// Its name, as `principals list` shows it, or the whole identity
@@ -58,6 +61,20 @@ pub(crate) struct AddArgs {
     /// Time after which it is refused, such as 30d, or never
     #[arg(long, value_name = "TIME", default_value = "never")]
     expires: Expiry,
+    /// Let it map the memory of stores on its host that were started with `--shm same-uid` or `any`; that memory holds the bytes
+    /// of all tenants
+    #[arg(long)]
+    shared_memory: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// Its name, as `principals list` shows it, or the whole identity
+    name: PrincipalName,
+    /// Whether it may map the memory of stores on its host that were started with `--shm same-uid` or `any`; that memory holds
+    /// the bytes of all tenants
+    #[arg(long, value_enum, value_name = "on|off")]
+    shared_memory: Switch,
 }
 
 #[derive(Debug, Args)]
@@ -93,12 +110,14 @@ struct Listed {
     /// RFC 3339; `None`: never.
     expires: Option<String>,
     denied: bool,
+    /// Whether it may map the memory of stores on its host.
+    shared_memory: bool,
 }
 
 #[derive(Serialize)]
 struct Changed<'a> {
     principal: &'a str,
-    /// added, removed, denied, allowed, or "new token".
+    /// added, set, removed, denied, allowed, or "new token".
     result: &'static str,
     /// The token that was drawn, unless it was written to a file.
     token: Option<&'a str>,
@@ -123,6 +142,11 @@ pub(crate) async fn principals(
             output.result(&document, || table(&document));
         }
         PrincipalsCommand::Add(args) => add(&admin, args, output).await?,
+        PrincipalsCommand::Set(SetArgs { name, shared_memory }) => {
+            let change = PrincipalChange::default().with_shared_memory(*shared_memory == Switch::On);
+            admin.set_principal(&name.0, change).await?;
+            changed(name, "set", &format!("has shared memory {shared_memory}"));
+        }
         PrincipalsCommand::Rm { name } => {
             admin.remove_principal(&name.0).await?;
             changed(name, "removed", "removed");
@@ -147,10 +171,13 @@ pub(crate) async fn principals(
 }
 
 async fn add(admin: &Admin, args: &AddArgs, output: Output) -> Result<()> {
-    let AddArgs { name: PrincipalName(name), token, token_to, certificates, expires } = args;
+    let AddArgs { name: PrincipalName(name), token, token_to, certificates, expires, shared_memory } = args;
     let mut change = PrincipalChange::default();
     if !certificates.is_empty() {
         change = change.with_certificates(certificates);
+    }
+    if *shared_memory {
+        change = change.with_shared_memory(true);
     }
     if let Expiry::In(time) = expires {
         let at =
@@ -236,8 +263,9 @@ impl FromStr for Expiry {
 }
 
 fn listed(principal: Principal) -> Listed {
-    let Principal { name, has_token, certificates, expires, denied, .. } = principal;
-    Listed { name, has_token, certificates, expires: expires.map(rfc3339), denied }
+    let Principal { name, has_token, certificates, expires, denied, shares_memory: shared_memory, .. } =
+        principal;
+    Listed { name, has_token, certificates, expires: expires.map(rfc3339), denied, shared_memory }
 }
 
 fn table(document: &Document) -> String {
@@ -250,10 +278,11 @@ fn table(document: &Document) -> String {
             if it.denied { "denied" } else { "let in" }.to_owned(),
             if it.has_token { "yes" } else { "no" }.to_owned(),
             it.expires.clone().unwrap_or_else(|| "never".to_owned()),
+            if it.shared_memory { "on" } else { "off" }.to_owned(),
             or_dash(Some(printable(&it.certificates.join(", "))).filter(|uris| !uris.is_empty())),
         ]
     });
-    columns(["PRINCIPAL", "STATE", "TOKEN", "EXPIRES", "CERTIFICATES"], rows)
+    columns(["PRINCIPAL", "STATE", "TOKEN", "EXPIRES", "SHM", "CERTIFICATES"], rows)
 }
 
 #[cfg(test)]
@@ -289,13 +318,14 @@ mod tests {
             certificates: if denied { Vec::new() } else { vec!["spiffe://k8s/ns/a/*".to_owned()] },
             expires: None,
             denied,
+            shared_memory: !denied,
         };
         let principals = vec![principal("admin/a", false), principal("admin/b\nadmin/c", true)];
         assert_eq!(
             table(&Document { principals }),
-            "PRINCIPAL         STATE   TOKEN  EXPIRES  CERTIFICATES\n\
-             admin/a           let in  yes    never    spiffe://k8s/ns/a/*\n\
-             admin/b\\nadmin/c  denied  no     never    -\n"
+            "PRINCIPAL         STATE   TOKEN  EXPIRES  SHM  CERTIFICATES\n\
+             admin/a           let in  yes    never    on   spiffe://k8s/ns/a/*\n\
+             admin/b\\nadmin/c  denied  no     never    off  -\n"
         );
     }
 }

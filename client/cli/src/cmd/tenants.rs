@@ -4,18 +4,21 @@ use std::borrow::Cow;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use mc_client::{Admin, Quota, Setting, Tenant};
+use mc_client::{Admin, Quota, Setting, Tenant, TenantRules};
 use mc_console::{Ended, Global, Output, columns, connect, human_bytes, printable};
 use mc_types::ByteSize;
 use serde::Serialize;
+
+use super::Switch;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantsCommand {
     /// List the tenants that have a quota of their own or something in the pool
     List,
-    /// Give a tenant a quota of its own and a limit on its calls, or change them; at the quota, its own objects are evicted first
+    /// Give a tenant a quota of its own, a limit on its calls and a rule for RDMA, or change them; at the quota, its own objects
+    /// are evicted first
     Set(TenantQuotaArgs),
-    /// Take a tenant's own quota and limit away; it must have no objects
+    /// Take a tenant's own quota and limit away; it must have no objects. A rule for RDMA stays
     Rm {
         /// Name of the tenant; empty: the default tenant
         name: String,
@@ -42,6 +45,9 @@ pub(crate) struct TenantLimits {
     /// Most calls of its users in a second; 0: no limit [default: as it is]
     #[arg(long, value_name = "N")]
     pub(crate) calls: Option<u32>,
+    /// Whether its bytes may go by RDMA, which does not encrypt them [default: as it is]
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub(crate) rdma: Option<Switch>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +71,8 @@ struct Listed {
     hard_pinned_bytes: u64,
     /// 0: no limit.
     calls_per_s: u32,
+    /// Whether its bytes may go by RDMA.
+    rdma: bool,
 }
 
 #[derive(Serialize)]
@@ -85,14 +93,17 @@ pub(crate) async fn tenants(global: &Global, command: &TenantsCommand, output: O
         TenantsCommand::Set(args) => {
             let (name, quota) = (&args.name, wanted(&admin, &args.name, &args.limits).await?);
             let mut text = format!("{}, {}", limit(quota.bytes.0, size), limit(quota.objects, objects_text));
-            match args.limits.calls {
-                Some(calls) => {
-                    admin.set_tenant_limits(name, quota, calls).await?;
-                    let calls = limit(calls.into(), |calls| format!("{calls} calls a second"));
-                    text = format!("{text}, {calls}");
-                }
-                None => admin.set_tenant(name, quota).await?,
+            let mut rules = TenantRules::default();
+            if let Some(calls) = args.limits.calls {
+                rules = rules.with_calls_per_s(calls);
+                let calls = limit(calls.into(), |calls| format!("{calls} calls a second"));
+                text = format!("{text}, {calls}");
             }
+            if let Some(rdma) = args.limits.rdma {
+                rules = rules.with_rdma(rdma == Switch::On);
+                text = format!("{text}, RDMA {rdma}");
+            }
+            admin.set_tenant_rules(name, quota, rules).await?;
             output.result(&Changed { tenant: name, result: "set" }, || format!("{}: {text}", shown(name)));
         }
         TenantsCommand::Rm { name } => {
@@ -151,6 +162,7 @@ fn listed(tenant: Tenant) -> Listed {
         bytes_in_flight: tenant.bytes_in_flight.0,
         hard_pinned_bytes: tenant.hard_pinned_bytes.0,
         calls_per_s: tenant.calls_per_s,
+        rdma: !tenant.avoids_rdma,
     }
 }
 
@@ -175,8 +187,19 @@ fn table(document: &Document) -> String {
     if document.tenants.is_empty() {
         return "no tenant has a quota or an object".to_owned();
     }
-    let heading =
-        ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA", "CALLS/S"];
+    let heading = [
+        "TENANT",
+        "OBJECTS",
+        "OF",
+        "BYTES",
+        "OF",
+        "PUTS",
+        "THEIR BYTES",
+        "HARD-PINNED",
+        "QUOTA",
+        "CALLS/S",
+        "RDMA",
+    ];
     let rows = document.tenants.iter().map(|it| {
         [
             shown(&it.name).into_owned(),
@@ -189,6 +212,7 @@ fn table(document: &Document) -> String {
             human_bytes(it.hard_pinned_bytes),
             if it.registered { "its own" } else { "default" }.to_owned(),
             limit(it.calls_per_s.into(), |calls| calls.to_string()),
+            if it.rdma { "on" } else { "off" }.to_owned(),
         ]
     });
     columns(heading, rows)
@@ -208,8 +232,12 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_given_stays() {
-        let limits =
-            |bytes: Option<u64>, objects| TenantLimits { bytes: bytes.map(ByteSize), objects, calls: None };
+        let limits = |bytes: Option<u64>, objects| TenantLimits {
+            bytes: bytes.map(ByteSize),
+            objects,
+            calls: None,
+            rdma: None,
+        };
         assert_eq!(of(changed(quota(5, 7), &limits(Some(6), None))), (6, 7));
         assert_eq!(of(changed(quota(5, 7), &limits(None, Some(0)))), (5, 0));
         assert_eq!(of(changed(quota(5, 7), &limits(Some(1), Some(2)))), (1, 2));
@@ -241,11 +269,12 @@ mod tests {
             bytes_in_flight: 3 << 20,
             hard_pinned_bytes: 0,
             calls_per_s: 500,
+            rdma: false,
         };
         assert_eq!(
             table(&Document { tenants: vec![listed] }),
-            "TENANT           OBJECTS  OF        BYTES    OF       PUTS  THEIR BYTES  HARD-PINNED  QUOTA    CALLS/S\n\
-             team\\n(default)  3        no limit  4.0 KiB  1.0 GiB  2     3.0 MiB      0 B          its own  500\n"
+            "TENANT           OBJECTS  OF        BYTES    OF       PUTS  THEIR BYTES  HARD-PINNED  QUOTA    CALLS/S  RDMA\n\
+             team\\n(default)  3        no limit  4.0 KiB  1.0 GiB  2     3.0 MiB      0 B          its own  500      off\n"
         );
     }
 }

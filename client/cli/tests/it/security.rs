@@ -193,6 +193,7 @@ impl Master for Fake {
         known.tenant.name = request.tenant;
         known.tenant.quota = request.quota;
         known.tenant.calls_per_s = request.calls_per_s.unwrap_or(known.tenant.calls_per_s);
+        known.tenant.avoids_rdma = request.rdma.map_or(known.tenant.avoids_rdma, |allowed| !allowed);
         Ok(Response::new(v1::SetTenantReply {}))
     }
 

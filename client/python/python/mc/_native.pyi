@@ -141,7 +141,7 @@ class Store:
         data_dir: str | None = None,
         transports: str = "auto",
         rdma_devices: str = "",
-        shared_memory: str = "same-uid",
+        shared_memory: str = "auto",
     ) -> Store: ...
     @property
     def id(self) -> int: ...

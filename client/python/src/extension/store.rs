@@ -47,7 +47,7 @@ impl Store {
 impl Store {
     #[new]
     #[pyo3(signature = (masters, segments, *, name = None, advertise = None, listen = "0.0.0.0:0", data_dir = None,
-        transports = "auto", rdma_devices = "", shared_memory = "same-uid"))]
+        transports = "auto", rdma_devices = "", shared_memory = "auto"))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,

@@ -82,6 +82,7 @@ impl Security {
         let tenant = self.tenants.entry(request.tenant.clone()).or_default();
         (tenant.name, tenant.quota) = (request.tenant.clone(), Some(quota));
         tenant.calls_per_s = request.calls_per_s.unwrap_or(tenant.calls_per_s);
+        tenant.avoids_rdma = request.rdma.map_or(tenant.avoids_rdma, |allowed| !allowed);
     }
 
     pub fn tenants(&self) -> v1::ListTenantsReply {

@@ -25,6 +25,23 @@ pub enum SecurityChange {
         /// The limit, at least 1; `None` for no limit.
         per_second: Option<u32>,
     },
+    /// Set the record of a principal, and whether it may map the memory of stores on its host. [`Self::Principal`] leaves the latter as
+    /// it is.
+    SharingPrincipal {
+        /// Its identity without the trust domain.
+        name: String,
+        /// The new record.
+        principal: PrincipalRecord,
+        /// Whether it may.
+        shares_memory: bool,
+    },
+    /// Set whether bytes of a tenant may go by RDMA, which does not encrypt them. They may until then.
+    Rdma {
+        /// The tenant; empty is the default one.
+        tenant: String,
+        /// Whether they may.
+        allowed: bool,
+    },
 }
 
 /// Record of a principal: other credentials than its certificate, its end, and whether it is denied.

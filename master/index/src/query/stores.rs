@@ -1,4 +1,4 @@
-use mc_types::{ClusterTime, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, GRANT_FORMAT, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
 
 use crate::command::{Endpoint, PlacedReplica};
 use crate::state::State;
@@ -64,6 +64,19 @@ pub struct HeldRange {
     pub place: PlacedReplica,
     /// Time from which they may be reused.
     pub reuse_at: ClusterTime,
+}
+
+impl StoreView<'_> {
+    /// Whether the store says with its mount that it reads grants of this format.
+    #[must_use]
+    pub fn reads_grants_of(&self, format: u8) -> bool {
+        let mut formats = self
+            .endpoints
+            .iter()
+            .flat_map(|endpoint| &endpoint.attributes)
+            .filter(|(name, _)| name == GRANT_FORMAT);
+        formats.any(|(_, newest)| newest.parse().is_ok_and(|newest: u32| newest >= format.into()))
+    }
 }
 
 impl State {

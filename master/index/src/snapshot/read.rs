@@ -15,7 +15,7 @@ use crate::command::Settings;
 use crate::key::{GroupId, IndexKey, TenantName};
 use crate::objects::Object;
 use crate::puts::Put;
-use crate::security::{StoredPrincipal, set_calls};
+use crate::security::{StoredPrincipal, set_calls, set_rdma};
 use crate::state::State;
 use crate::stores::{
     ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Mounted, SEGMENT_BYTES, Segment, Segments, Store,
@@ -314,6 +314,8 @@ impl Restore {
             SecurityRecord::Revoked { token_number, .. } => (2, format!("{token_number:020}")),
             SecurityRecord::Calls { tenant, .. } => (3, tenant.to_owned()),
             SecurityRecord::EarlierKey { store, .. } => (4, format!("{:020}", store.0)),
+            SecurityRecord::SharedMemory { name } => (5, name.to_owned()),
+            SecurityRecord::WithoutRdma { tenant } => (6, tenant.to_owned()),
         };
         ensure(is_first == (place.0 == 0), "the head of security is not its first record")?;
         ascend(&mut self.last.security, place)?;
@@ -324,7 +326,7 @@ impl Restore {
             }
             SecurityRecord::Principal { name, token_number, principal } => {
                 let table = Arc::make_mut(&mut security.principals);
-                let known = StoredPrincipal { record: principal, token_number };
+                let known = StoredPrincipal { record: principal, token_number, shares_memory: false };
                 ensure(table.restore(name.to_owned(), known), "a principal that the state can't hold")
             }
             SecurityRecord::Revoked { token_number, until } => {
@@ -338,6 +340,14 @@ impl Restore {
             SecurityRecord::EarlierKey { store, key, until } => {
                 let restored = self.state.stores.restore_earlier_key(store, EarlierKey { key, until });
                 ensure(restored, "a replaced key of a store that is not mounted")
+            }
+            SecurityRecord::SharedMemory { name } => {
+                let restored = Arc::make_mut(&mut security.principals).restore_sharing(name);
+                ensure(restored, "shared memory for a principal that is not known")
+            }
+            SecurityRecord::WithoutRdma { tenant } => {
+                let code = set_rdma(Arc::make_mut(&mut security.without_rdma), tenant, false);
+                ensure(code == Code::Ok, "a tenant without RDMA that the state can't hold")
             }
         }
     }

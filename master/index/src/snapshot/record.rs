@@ -198,6 +198,8 @@ pub(super) enum SecurityRecord<'a> {
     Revoked { token_number: u64, until: ClusterTime },
     Calls { tenant: &'a str, per_second: u32 },
     EarlierKey { store: StoreId, key: GrantKey, until: ClusterTime },
+    SharedMemory { name: &'a str },
+    WithoutRdma { tenant: &'a str },
 }
 
 /// Number of records in each section; the trailer's own is zero.

@@ -77,11 +77,11 @@ impl State {
     }
 
     fn write_security<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {
-        let Security { revision, level, principals, calls } = &self.security;
+        let Security { revision, level, principals, calls, without_rdma } = &self.security;
         let mut record = |record: SecurityRecord<'_>| chunks.record(Section::Security, &record);
         record(SecurityRecord::Head { revision: *revision, level: *level })?;
         for (name, known) in &principals.by_name {
-            let StoredPrincipal { record: principal, token_number } = known.clone();
+            let StoredPrincipal { record: principal, token_number, .. } = known.clone();
             record(SecurityRecord::Principal { name, token_number, principal })?;
         }
         for (&token_number, &until) in &principals.revoked {
@@ -92,6 +92,12 @@ impl State {
         }
         for (store, EarlierKey { key, until }) in self.earlier_keys() {
             record(SecurityRecord::EarlierKey { store, key, until })?;
+        }
+        for (name, _) in principals.by_name.iter().filter(|(_, known)| known.shares_memory) {
+            record(SecurityRecord::SharedMemory { name })?;
+        }
+        for tenant in without_rdma.iter() {
+            record(SecurityRecord::WithoutRdma { tenant })?;
         }
         Ok(())
     }

@@ -184,6 +184,15 @@ fn commands() -> Vec<(&'static str, Command)> {
             "set_security_calls",
             Op::SetSecurity(SecurityChange::Calls { tenant: "a".into(), per_second: Some(300) }),
         ),
+        (
+            "set_security_sharing_principal",
+            Op::SetSecurity(SecurityChange::SharingPrincipal {
+                name: "tenant/a/rw/engine".into(),
+                principal: PrincipalRecord { expires: Some(1_800_000_000), ..PrincipalRecord::default() },
+                shares_memory: true,
+            }),
+        ),
+        ("set_security_rdma", Op::SetSecurity(SecurityChange::Rdma { tenant: "a".into(), allowed: false })),
     ];
     let stamp = |seed| Stamp {
         now: ClusterTime(1_700_000),
@@ -313,6 +322,26 @@ fn secured_state() -> State {
         assert_eq!(rig.code(Op::SetSecurity(change)), Code::Ok);
     }
     rig.state
+}
+
+#[test]
+fn ways_that_are_allowed_or_not_are_part_of_a_snapshot() {
+    let mut rig = Rig { state: secured_state(), ..Rig::new() };
+    for change in [
+        SecurityChange::SharingPrincipal {
+            name: "tenant/a/rw/engine".into(),
+            principal: PrincipalRecord::default(),
+            shares_memory: true,
+        },
+        SecurityChange::Rdma { tenant: String::new(), allowed: false },
+        SecurityChange::Rdma { tenant: "a".into(), allowed: false },
+    ] {
+        assert_eq!(rig.code(Op::SetSecurity(change)), Code::Ok);
+    }
+    let again = restore(&snapshot(&rig.state));
+    assert_eq!(again.security(), rig.state.security());
+    assert!(again.security().principal("tenant/a/rw/engine").is_some_and(|known| known.shares_memory));
+    assert_eq!(["", "a", "b"].map(|tenant| again.security().avoids_rdma(tenant)), [true, true, false]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub(crate) enum Holder {
     Secured {
         /// Number of its token or identity.
         number: Option<u64>,
+        /// Whether it may map the memory of stores on its host.
+        shares_memory: bool,
     },
 }
 
@@ -53,6 +55,8 @@ pub(super) struct Terms<'a> {
 pub(super) struct Grants<'a> {
     state: &'a State,
     terms: Terms<'a>,
+    /// Whether the tenant's bytes may not go by RDMA.
+    avoids_rdma: bool,
     /// Number of grants that are before these in the answer.
     before: usize,
     stores: Vec<PerStore<'a>>,
@@ -65,14 +69,15 @@ struct PerStore<'a> {
     epoch: SegmentEpoch,
     key: GrantKey,
     endpoints: &'a [Endpoint],
+    reads_newest_format: bool,
     ranges: Vec<GrantedRange>,
 }
 
 impl<'a> Grants<'a> {
     /// Grants for a call whose answer has the grants `sealed` of other calls before.
     pub(super) fn after(sealed: &[StoreGrant], state: &'a State, terms: Terms<'a>) -> Self {
-        let before = sealed.len();
-        Self { state, terms, before, stores: Vec::new(), places: HashMap::new() }
+        let (before, avoids_rdma) = (sealed.len(), state.security().avoids_rdma(terms.tenant));
+        Self { state, terms, avoids_rdma, before, stores: Vec::new(), places: HashMap::new() }
     }
 
     /// Adds a replica. Returns `None` if its store is no longer mounted with the replica's epoch.
@@ -86,6 +91,7 @@ impl<'a> Grants<'a> {
                     epoch: replica.epoch,
                     key: *view.grant_key,
                     endpoints: view.endpoints,
+                    reads_newest_format: view.reads_grants_of(Grant::FORMAT),
                     ranges: Vec::new(),
                 });
                 let at = self.stores.len() - 1;
@@ -106,17 +112,21 @@ impl<'a> Grants<'a> {
 
     /// Seals one grant per store, in the order that the replicas refer to.
     pub(super) fn seal(self) -> Vec<StoreGrant> {
-        let Self { terms, stores, .. } = self;
-        stores.into_iter().map(|store| store.seal(terms)).collect()
+        let Self { terms, avoids_rdma, stores, .. } = self;
+        stores.into_iter().map(|store| store.seal(terms, avoids_rdma)).collect()
     }
 }
 
 impl PerStore<'_> {
-    fn seal(self, Terms { cluster, access, expires, tenant, holder }: Terms<'_>) -> StoreGrant {
-        let Self { store, epoch, key, endpoints, ranges } = self;
-        let (needs_proof, holder_number) = match holder {
-            Holder::Secured { number } => (true, number),
-            Holder::Older | Holder::Plain => (false, None),
+    fn seal(
+        self,
+        Terms { cluster, access, expires, tenant, holder }: Terms<'_>,
+        avoids_rdma: bool,
+    ) -> StoreGrant {
+        let Self { store, epoch, key, endpoints, reads_newest_format, ranges } = self;
+        let (needs_proof, holder_number, shares_memory) = match holder {
+            Holder::Secured { number, shares_memory } => (true, number, shares_memory),
+            Holder::Older | Holder::Plain => (false, None, false),
         };
         let tenant = tenant.to_owned();
         let grant = Grant {
@@ -128,19 +138,14 @@ impl PerStore<'_> {
             tenant,
             holder: holder_number,
             needs_proof,
+            shares_memory,
+            avoids_rdma,
             ranges,
         };
-        let is_older = holder == Holder::Older || !reads_newest_format(endpoints);
+        let is_older = holder == Holder::Older || !reads_newest_format;
         let grant = if is_older { grant.seal_older(&key) } else { grant.seal(&key) };
         StoreGrant { store, epoch, grant, endpoints: endpoints.iter().map(for_clients).collect() }
     }
-}
-
-/// Whether a store says with its mount that it reads the newest format of grants.
-fn reads_newest_format(endpoints: &[Endpoint]) -> bool {
-    let mut formats =
-        endpoints.iter().flat_map(|endpoint| &endpoint.attributes).filter(|(name, _)| is_for_masters(name));
-    formats.any(|(_, format)| format.parse().is_ok_and(|format: u32| format >= Grant::FORMAT.into()))
 }
 
 /// Returns an endpoint without what only masters need of it.

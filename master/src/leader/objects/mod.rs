@@ -182,6 +182,18 @@ impl Objects {
         Ok(found)
     }
 
+    /// Refuses a client whose grants can't say that the tenant's bytes avoid RDMA.
+    fn refuse_older(&self, tenant: &str, holder: Holder) -> Result<(), Refusal> {
+        match holder == Holder::Older && self.coordinator.security().avoids_rdma(tenant) {
+            true => Err(Refusal::Invalid(
+                "the tenant's bytes may not go by RDMA (mcctl tenants set --rdma off), which clients of this build do not know: \
+                 upgrade the client"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Returns where the objects lie, with leases to read them. `calls` has the number of keys of each call; each gets grants
     /// of its own, which are in the order of the calls.
     pub(crate) async fn get(
@@ -193,6 +205,7 @@ impl Objects {
         holder: Holder,
     ) -> Result<Placements, Refusal> {
         let leading = self.coordinator.lead().await?;
+        self.refuse_older(tenant, holder)?;
         let cluster = self.coordinator.cluster();
         let locate = || {
             let expires = leading.now().after(leading.read_lease());
@@ -285,6 +298,7 @@ impl Objects {
         holder: Holder,
     ) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
+        self.refuse_older(tenant, holder)?;
         // Only this call leads to further writes later; ends and removes merely finish what was begun.
         self.coordinator.refuse_without_room()?;
         let mut items = items(leading.put_times())?;

@@ -4,7 +4,7 @@ use futures::future::join_all;
 use mc_index::{PrincipalRecord, Request, SECURITY_SINCE, Security, SecurityChange};
 use mc_net::Tls;
 use mc_raft::RaftNode;
-use mc_types::{Code, HostPort, Role, SpiffeId, TlsLevel, TokenHash};
+use mc_types::{Code, Grant, HostPort, Role, SpiffeId, TlsLevel, TokenHash};
 use tokio::sync::Mutex;
 
 use crate::formation::{Formation, TlsReport, tls_report};
@@ -42,6 +42,7 @@ pub(crate) struct PrincipalChange {
     pub(crate) certificates: Option<Vec<String>>,
     pub(crate) expires: Option<Option<u64>>,
     pub(crate) denied: Option<bool>,
+    pub(crate) shares_memory: Option<bool>,
 }
 
 impl SecuritySettings {
@@ -96,10 +97,17 @@ impl SecuritySettings {
         self.coordinator.propose(&leading, &Request::tick()).await?;
         let name = id.path();
         let before = self.coordinator.security().principal(&name).map(|stored| stored.record.clone());
+        let shares_memory = change.shares_memory;
         let principal = changed(&id, before, change).map_err(Refusal::Invalid)?;
         let (is_known, is_denied) =
             (principal.is_some(), principal.as_ref().is_some_and(|principal| principal.denied));
-        self.propose(&leading, SecurityChange::Principal { name: name.clone(), principal }).await?;
+        let change = match (principal, shares_memory) {
+            (Some(principal), Some(shares_memory)) => {
+                SecurityChange::SharingPrincipal { name: name.clone(), principal, shares_memory }
+            }
+            (principal, _) => SecurityChange::Principal { name: name.clone(), principal },
+        };
+        self.propose(&leading, change).await?;
         tracing::info!(name, is_known, is_denied, "a principal was changed");
         Ok(())
     }
@@ -107,14 +115,38 @@ impl SecuritySettings {
     /// Sets the most calls a second of a tenant's users; `None` for no limit.
     pub(crate) async fn set_calls(&self, tenant: String, per_second: Option<u32>) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
-        if self.coordinator.security().calls(&tenant) == per_second {
+        // There is no limit yet. Later a change is proposed even if it seems to change nothing: one before it may be applied after this
+        // look.
+        if per_second.is_none() && self.cluster_version() < SECURITY_SINCE {
             return Ok(());
         }
         self.propose(&leading, SecurityChange::Calls { tenant, per_second }).await
     }
 
+    /// Sets whether bytes of a tenant may go by RDMA. They may not only where every store can tell.
+    pub(crate) async fn set_rdma(&self, tenant: String, allowed: bool) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        if !allowed {
+            let older = self.coordinator.read(|applied| {
+                let older = applied.state.stores().filter(|store| !store.reads_grants_of(Grant::FORMAT));
+                older.map(|store| store.name.to_owned()).take(NAMED).collect::<Vec<_>>()
+            });
+            if !older.is_empty() {
+                return Err(Refusal::Invalid(format!(
+                    "stores of older builds do not know of tenants that avoid RDMA: upgrade {} first",
+                    older.join(", ")
+                )));
+            }
+        }
+        self.propose(&leading, SecurityChange::Rdma { tenant, allowed }).await
+    }
+
+    fn cluster_version(&self) -> u32 {
+        self.coordinator.read(|applied| applied.state.cluster_version())
+    }
+
     async fn propose(&self, leading: &Leading, change: SecurityChange) -> Result<(), Refusal> {
-        let version = self.coordinator.read(|applied| applied.state.cluster_version());
+        let version = self.cluster_version();
         if version < SECURITY_SINCE {
             return Err(Refusal::Invalid(format!(
                 "the cluster runs as version {version}, and knows who is let in from version {SECURITY_SINCE} on: upgrade all \

@@ -17,13 +17,16 @@ pub(crate) struct TenantState {
     pub(crate) quota: Quota,
     /// Most calls a second; `None` for no limit.
     pub(crate) calls: Option<u32>,
+    /// Whether its bytes may not go by RDMA.
+    pub(crate) avoids_rdma: bool,
 }
 
 impl TenantState {
     pub(crate) fn of(state: &State, view: TenantView) -> Self {
         let name = std::str::from_utf8(view.name.as_bytes()).ok();
         let calls = name.and_then(|name| state.security().calls(name));
-        Self { view, quota: state.quota(&view.name), calls }
+        let avoids_rdma = name.is_some_and(|name| state.security().avoids_rdma(name));
+        Self { view, quota: state.quota(&view.name), calls, avoids_rdma }
     }
 }
 

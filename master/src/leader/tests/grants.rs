@@ -19,7 +19,7 @@ fn mount_reading(id: u64, format: Option<&str>) -> MountStore {
     mount
 }
 
-const SECURED: Holder = Holder::Secured { number: Some(7) };
+const SECURED: Holder = Holder::Secured { number: Some(7), shares_memory: true };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
@@ -27,24 +27,36 @@ async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
     let leads = pool.leader().await;
     let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+    leader.configuration.finish_upgrade(true).await.unwrap();
+    leader.security.set_rdma("quiet".to_owned(), false).await.unwrap();
     let formats = [None, Some("1"), Some("2"), Some("3"), Some("?")];
     for (id, format) in (1..).zip(formats) {
         leader.stores.mount(mount_reading(id, format)).await.unwrap();
     }
-    for (id, holder) in (1_u8..).zip([Holder::Older, Holder::Plain, SECURED]) {
+    let older = leader.security.set_rdma("team".to_owned(), false).await.unwrap_err().to_string();
+    assert!(older.contains("upgrade store-1, store-2"), "{older}");
+    let holders = [Holder::Older, Holder::Plain, SECURED];
+    let all = holders.into_iter().flat_map(|holder| [(holder, "team"), (holder, "quiet")]);
+    for (id, (holder, of)) in (1_u8..).zip(all) {
         let item = PutStartItem::new(PutId(id.into()), &[id], 64, ClusterTime(u64::MAX / 4));
         let items = vec![PutStartItem { replicas: 5, ..item }];
         let any = Preference::default();
-        let started = leader.objects.put_start("team", |_| Ok(items), &[1], &any, holder).await.unwrap();
+        let started = leader.objects.put_start(of, |_| Ok(items), &[1], &any, holder).await;
+        if (holder, of) == (Holder::Older, "quiet") {
+            assert!(started.map(drop).unwrap_err().to_string().contains("upgrade the client"));
+            continue;
+        }
+        let started = started.unwrap();
         assert_eq!(started.grants.len(), formats.len());
         for StoreGrant { store, grant: sealed, endpoints, .. } in started.grants {
             let (grant, key) = Grant::open(&sealed.bytes, &GRANT_KEY).unwrap();
             let store_reads_it = matches!(formats[store.0 as usize - 1], Some("2" | "3"));
             let is_newest = store_reads_it && holder != Holder::Older;
             let needs_proof = is_newest && holder == SECURED;
-            assert_eq!(grant.holder, needs_proof.then_some(7));
+            assert_eq!((grant.holder, grant.shares_memory), (needs_proof.then_some(7), needs_proof));
+            assert_eq!(grant.avoids_rdma, is_newest && of == "quiet");
             let said = (sealed.bytes[0], grant.tenant.as_str(), grant.needs_proof, sealed.proof_key);
-            let tenant = if is_newest { "team" } else { "" };
+            let tenant = if is_newest { of } else { "" };
             let format = if is_newest { Grant::FORMAT } else { 1 };
             assert_eq!(
                 said,

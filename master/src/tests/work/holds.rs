@@ -288,6 +288,9 @@ impl Leader {
         services.stores.unmount(store, epoch).await.unwrap();
         self.holds("unmount", FEW);
         services.security.get().await.unwrap();
+        let older = services.security.set_rdma(tenant(1), false).await.unwrap_err().to_string();
+        assert!(older.contains("stores of older builds"), "{older}");
+        services.security.set_rdma(tenant(1), true).await.unwrap();
         self.holds("access settings", ALL_STORES);
         watch(services, false, None).recv().await.unwrap();
         self.holds("watch", FEW);

@@ -96,7 +96,7 @@ impl Guard {
         let record_of = |id: &SpiffeId| self.records.get().and_then(|records| records.by_path(&id.path()));
         let denied = match principal {
             Principal::Open if self.requires_tls() => Denied::Plain { call: shown(call) },
-            Principal::Named { id, token } => match record_of(id) {
+            Principal::Named { id, token, .. } => match record_of(id) {
                 Some(record) if record.is_denied => Denied::ShutOut { call: shown(call), id: id.clone() },
                 Some(record) if record.is_over => Denied::Expired { call: shown(call), id: id.clone() },
                 Some(record) if token.is_none_or(|token| token == record.token_number) => return Ok(()),
@@ -163,8 +163,9 @@ impl Guard {
             match caller {
                 CallerRecord { is_denied: true, .. } => Err(Denied::ShutOut { call: shown(call), id }),
                 CallerRecord { is_over: true, .. } => Err(Denied::Expired { call: shown(call), id }),
-                CallerRecord { token_number, .. } => {
-                    Ok(Principal::Named { id, token: token.is_some().then_some(token_number) })
+                CallerRecord { token_number, shares_memory, .. } => {
+                    let token = token.is_some().then_some(token_number);
+                    Ok(Principal::Named { id, token, shares_memory })
                 }
             }
         })
@@ -267,12 +268,17 @@ mod tests {
 
     #[test]
     fn a_token_and_an_identity_of_another_system_stand_for_a_known_caller() {
-        let known =
-            CallerRecord { path: "admin/a".into(), token_number: 7, is_over: false, is_denied: false };
+        let known = CallerRecord {
+            path: "admin/a".into(),
+            token_number: 7,
+            is_over: false,
+            is_denied: false,
+            shares_memory: true,
+        };
         let secret = secret();
         let token = Some(secret.secret());
         let id = Arc::new("spiffe://prod/mc/admin/a".parse().unwrap());
-        let by = |token| Ok(Principal::Named { id: Arc::clone(&id), token });
+        let by = |token| Ok(Principal::Named { id: Arc::clone(&id), token, shares_memory: true });
         let reader = Peer::Named(Arc::new("spiffe://prod/mc/tenant/a/ro/e".parse().unwrap()));
         let other = Peer::Other("spiffe://other/sa/a".into());
         assert_eq!(admitted(known.clone(), Peer::Anonymous, token), by(Some(7)));
@@ -308,7 +314,8 @@ mod tests {
         let guard = Guard::new(Some(certificates()), |_, _| {});
         guard.consult(Admin(known.clone()));
         let still = |token| {
-            let admitted = guard.still_admits(None, &Principal::Named { id: id.clone(), token }, "Heartbeat");
+            let caller = Principal::Named { id: id.clone(), token, shares_memory: false };
+            let admitted = guard.still_admits(None, &caller, "Heartbeat");
             admitted.map_err(|denied| denied.reason())
         };
         assert_eq!((still(None), still(Some(7))), (Ok(()), Ok(())));

@@ -26,6 +26,8 @@ pub enum Principal {
         id: Arc<SpiffeId>,
         /// Number of the token by which it has proven that; `None` for a certificate.
         token: Option<u64>,
+        /// Whether its record lets it map the memory of stores on its host.
+        shares_memory: bool,
     },
     /// A caller without an identity that counts here, where one is required.
     Stranger(Stranger),
@@ -53,7 +55,9 @@ impl Principal {
     pub fn of(peer: &Peer, demands: Option<Demands<'_>>) -> Self {
         let Some(Demands { level, trust }) = demands else { return Self::Open };
         match peer {
-            Peer::Named(id) if id.trust() == trust => Self::Named { id: id.clone(), token: None },
+            Peer::Named(id) if id.trust() == trust => {
+                Self::Named { id: id.clone(), token: None, shares_memory: false }
+            }
             _ if level < TlsLevel::Require => Self::Open,
             Peer::Plain => Self::Stranger(Stranger::Plain),
             Peer::Anonymous | Peer::Other(_) => Self::Stranger(Stranger::Anonymous),
@@ -96,9 +100,17 @@ impl Principal {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self {
-            Self::Named { id, token } => Some(token.unwrap_or_else(|| SpiffeId::number_of_path(&id.path()))),
+            Self::Named { id, token, .. } => {
+                Some(token.unwrap_or_else(|| SpiffeId::number_of_path(&id.path())))
+            }
             Self::Open | Self::Stranger(_) => None,
         }
+    }
+
+    /// Whether its record lets it map the memory of stores on its host.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        matches!(self, Self::Named { shares_memory: true, .. })
     }
 
     /// Whether it is a user of one tenant.

@@ -23,4 +23,6 @@ pub struct CallerRecord {
     pub is_over: bool,
     /// Whether it is refused, whatever it shows.
     pub is_denied: bool,
+    /// Whether it may map the memory of stores on its host.
+    pub shares_memory: bool,
 }

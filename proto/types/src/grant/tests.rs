@@ -10,6 +10,8 @@ fn grant() -> Grant {
         tenant: "team".to_owned(),
         holder: None,
         needs_proof: true,
+        shares_memory: false,
+        avoids_rdma: false,
         ranges: vec![
             GrantedRange { segment: 0, offset: 64, len: 128, index: 9 },
             GrantedRange { segment: 1, offset: 64, len: 127, index: 1 << 32 },
@@ -80,7 +82,7 @@ fn what_is_not_a_grant_is_malformed_even_under_its_mac() {
     }
     assert_eq!(Grant::open(&sealed(&[body, &[0]].concat()), &key), Err(GrantError::Malformed));
     let mut unknown_flag = body.to_vec();
-    unknown_flag[1] |= 8;
+    unknown_flag[1] |= 32;
     assert_eq!(Grant::open(&sealed(&unknown_flag), &key), Err(GrantError::Malformed));
     let mut too_many = Grant { ranges: Vec::new(), ..grant() }.seal(&key).bytes.to_vec();
     too_many.truncate(too_many.len() - MAC_LEN - 1);
@@ -100,6 +102,19 @@ fn ranges_of_any_numbers_come_back() {
         let held = Grant { holder: Some(holder), ..grant() };
         assert_eq!(Grant::peek(&held.seal(&GrantKey([7; 32])).bytes), Ok(held));
     }
+}
+
+#[test]
+fn its_holder_learns_by_which_ways_it_may_move_bytes() {
+    let ways = |sealed: SealedGrant| (sealed.shares_memory(), sealed.avoids_rdma());
+    for (shares_memory, avoids_rdma) in [(false, false), (true, false), (false, true), (true, true)] {
+        let grant = Grant { shares_memory, avoids_rdma, ..grant() };
+        let sealed = grant.seal(&GrantKey([7; 32]));
+        assert_eq!(Grant::peek(&sealed.bytes), Ok(grant.clone()));
+        assert_eq!(ways(sealed), (shares_memory, avoids_rdma));
+        assert_eq!(ways(grant.seal_older(&GrantKey([7; 32]))), (false, false));
+    }
+    assert_eq!(ways(SealedGrant::default()), (false, false));
 }
 
 /// The encoding must not change: masters and stores of different builds exchange it.

@@ -49,8 +49,20 @@ impl Limited {
         let ranges = vec![GrantedRange { segment: 0, offset: 64, len: LEN, index: 7 }];
         let (cluster, store, epoch) = (self.peer.cluster, self.peer.store, self.peer.epoch);
         let (expires, tenant) = (ClusterTime(1 << 40), String::new());
-        Grant { cluster, store, epoch, access, expires, tenant, holder: None, needs_proof: false, ranges }
-            .seal(&self.key)
+        Grant {
+            cluster,
+            store,
+            epoch,
+            access,
+            expires,
+            tenant,
+            holder: None,
+            needs_proof: false,
+            shares_memory: false,
+            avoids_rdma: false,
+            ranges,
+        }
+        .seal(&self.key)
     }
 
     async fn metric(&self, name: &str) -> f64 {

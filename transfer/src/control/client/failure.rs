@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Broken(String),
     /// The path beside the connection failed, or can't carry the work.
     Path(String),
+    /// The bytes may not go by RDMA, and by nothing else either.
+    RdmaOff,
     /// That path failed, and the store may still use the caller's memory: the work must not be repeated from that memory.
     Held(String),
 }

@@ -12,7 +12,7 @@ mod progress;
 
 pub(crate) use self::failure::Failure;
 pub(crate) use self::health::Health;
-pub(crate) use self::link::{Broken, CACHED, ConnectError, Link, Outcome, Refused, is_for_now};
+pub(crate) use self::link::{Broken, CACHED, ConnectError, Link, Outcome, Refused, is_for_now, put_request};
 pub use self::options::TcpOptions;
 pub(crate) use self::out_of_band::OutOfBand;
 pub(crate) use self::pipe::{Pipe, PipedReply, PipedRequest, Place};

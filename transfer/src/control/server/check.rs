@@ -90,6 +90,10 @@ pub(crate) enum Refusal {
         "the transfer was cut off, because another range of its batch belongs to a newer write: try again"
     )]
     CutOff,
+    #[error(
+        "this user may map no store's memory: an admin allows it by `mcctl principals set NAME --shared-memory on`"
+    )]
+    NotShared,
     #[error("the transfer by RDMA failed: {0}")]
     Device(String),
     #[error("not over this transport: {0}")]
@@ -119,6 +123,7 @@ impl Refusal {
             | Self::NoProof
             | Self::WrongProof
             | Self::Repeated { .. }
+            | Self::NotShared
             | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
@@ -240,6 +245,8 @@ mod tests {
             tenant: String::new(),
             holder: None,
             needs_proof: false,
+            shares_memory: false,
+            avoids_rdma: false,
             ranges: vec![GrantedRange { segment: 0, offset: 64, len: 128, index: 9 }],
         }
     }
@@ -302,9 +309,9 @@ mod tests {
     #[test]
     fn refusals_name_both_sides() {
         let hello =
-            Hello { versions: (8, 9), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
+            Hello { versions: (9, 10), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
         let skew = check_hello(HERE, times(), &hello).unwrap_err().to_string();
-        assert!(skew.contains("1 to 7") && skew.contains("8 to 9"), "{skew}");
+        assert!(skew.contains("1 to 8") && skew.contains("9 to 10"), "{skew}");
         let epoch = check_hello(HERE, times(), &Hello { versions: (1, 8), ..hello }).unwrap_err().to_string();
         assert!(epoch.contains("0000000000000003") && epoch.contains("0000000000000bad"), "{epoch}");
     }

@@ -77,6 +77,8 @@ mod tests {
             tenant: String::new(),
             holder: None,
             needs_proof: false,
+            shares_memory: false,
+            avoids_rdma: false,
             ranges: Vec::new(),
         };
         keys.open(&grant.seal(under).bytes, || Some(ClusterTime(now))).is_ok()

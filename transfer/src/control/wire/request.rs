@@ -33,6 +33,8 @@ pub(crate) enum ShmRequest {
     Check,
     /// Writes bytes that are in areas.
     Write(Seal),
+    /// Asks at the Unix socket for the descriptors of the segments, with a grant of either access.
+    Share(Access),
 }
 
 /// Kind of a request whose bytes go by RDMA.
@@ -52,6 +54,7 @@ impl RequestKind {
         match self {
             Self::Tcp(_) | Self::Shm(ShmRequest::Check) => OP_LEN,
             Self::Shm(ShmRequest::Write(_)) => AREA_OP_LEN,
+            Self::Shm(ShmRequest::Share(_)) => 0,
             Self::Rdma(RdmaRequest::Pair(_)) => END_LEN,
             Self::Rdma(RdmaRequest::Probe(_) | RdmaRequest::Read | RdmaRequest::Write(_)) => RDMA_OP_LEN,
         }
@@ -66,7 +69,8 @@ impl RequestKind {
             Self::Tcp(TcpRequest::Write(_))
             | Self::Shm(ShmRequest::Write(_))
             | Self::Rdma(RdmaRequest::Write(_)) => Access::Write,
-            Self::Rdma(RdmaRequest::Pair(access) | RdmaRequest::Probe(access)) => access,
+            Self::Shm(ShmRequest::Share(access))
+            | Self::Rdma(RdmaRequest::Pair(access) | RdmaRequest::Probe(access)) => access,
         }
     }
 
@@ -80,7 +84,7 @@ impl RequestKind {
             Self::Shm(ShmRequest::Write(_)) => {
                 check_fetched(AreaOp::decode_all(ops).map(|op| op.op)).map(|()| 0)
             }
-            Self::Rdma(RdmaRequest::Pair(_)) => Ok(0),
+            Self::Shm(ShmRequest::Share(_)) | Self::Rdma(RdmaRequest::Pair(_)) => Ok(0),
             Self::Rdma(RdmaRequest::Probe(_) | RdmaRequest::Read | RdmaRequest::Write(_)) => {
                 check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).map(|()| 0)
             }
@@ -95,6 +99,8 @@ impl RequestKind {
             Self::Shm(ShmRequest::Check) => [1, 1],
             Self::Shm(ShmRequest::Write(Seal::No)) => [2, 5],
             Self::Shm(ShmRequest::Write(Seal::Yes)) => [2, 6],
+            Self::Shm(ShmRequest::Share(Access::Read)) => [1, 8],
+            Self::Shm(ShmRequest::Share(Access::Write)) => [2, 8],
             Self::Rdma(RdmaRequest::Pair(Access::Read)) => [1, 2],
             Self::Rdma(RdmaRequest::Pair(Access::Write)) => [2, 2],
             Self::Rdma(RdmaRequest::Probe(Access::Read)) => [1, 7],
@@ -113,6 +119,8 @@ impl RequestKind {
             [1, 1] => Self::Shm(ShmRequest::Check),
             [2, 5] => Self::Shm(ShmRequest::Write(Seal::No)),
             [2, 6] => Self::Shm(ShmRequest::Write(Seal::Yes)),
+            [1, 8] => Self::Shm(ShmRequest::Share(Access::Read)),
+            [2, 8] => Self::Shm(ShmRequest::Share(Access::Write)),
             [1, 2] => Self::Rdma(RdmaRequest::Pair(Access::Read)),
             [2, 2] => Self::Rdma(RdmaRequest::Pair(Access::Write)),
             [1, 7] => Self::Rdma(RdmaRequest::Probe(Access::Read)),
@@ -154,11 +162,12 @@ impl Request {
         let has_proof = kind & PROVEN != 0;
         let kind = RequestKind::decode([access, kind & !PROVEN])?;
         let (ops, grant_len) = (fields.u16(), fields.u32());
-        let most = match kind {
-            RequestKind::Rdma(RdmaRequest::Pair(_) | RdmaRequest::Probe(_)) => 1,
-            RequestKind::Tcp(_) | RequestKind::Shm(_) | RequestKind::Rdma(_) => MAX_OPS,
+        let allowed = match kind {
+            RequestKind::Shm(ShmRequest::Share(_)) => 0..=0,
+            RequestKind::Rdma(RdmaRequest::Pair(_) | RdmaRequest::Probe(_)) => 1..=1,
+            RequestKind::Tcp(_) | RequestKind::Shm(_) | RequestKind::Rdma(_) => 1..=MAX_OPS,
         };
-        if ops == 0 || usize::from(ops) > most {
+        if !allowed.contains(&usize::from(ops)) {
             return Err(WireError::Ops(ops));
         }
         if grant_len as usize > MAX_GRANT_LEN {

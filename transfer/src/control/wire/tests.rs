@@ -5,7 +5,7 @@ use super::request::total_len;
 use super::*;
 use crate::transport::Seal;
 
-/// The encoding must not change between builds: these bytes are versions 1 to 7.
+/// The encoding must not change between builds: these bytes are versions 1 to 8.
 #[test]
 fn the_encoding_is_stable() {
     let hello =
@@ -15,10 +15,10 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x07\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x08\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x07\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x08\x00\x00\x01\x00\x02no"
     );
 
     let read = RequestKind::Tcp(TcpRequest::Read);
@@ -42,6 +42,8 @@ fn the_encoding_is_stable() {
         (RequestKind::Rdma(RdmaRequest::Probe(Access::Write)), [2, 7]),
         (RequestKind::Shm(ShmRequest::Write(Seal::No)), [2, 5]),
         (RequestKind::Shm(ShmRequest::Write(Seal::Yes)), [2, 6]),
+        (RequestKind::Shm(ShmRequest::Share(Access::Read)), [1, 8]),
+        (RequestKind::Shm(ShmRequest::Share(Access::Write)), [2, 8]),
     ] {
         for (has_proof, bit) in [(false, 0), (true, 0x80)] {
             let request = Request { id: 9, kind, ops: 1, grant_len: 0x0203, has_proof };
@@ -95,6 +97,8 @@ fn every_field_is_bounded_before_anything_is_read_for_it() {
     assert_eq!(request(1, u32::MAX, [1, 0]), Err(WireError::Grant(u32::MAX)));
     assert_eq!(request(2, 0, [2, 2]), Err(WireError::Ops(2)));
     assert_eq!(request(2, 0, [1, 7]), Err(WireError::Ops(2)));
+    assert_eq!(request(1, 0, [1, 8]), Err(WireError::Ops(1)));
+    assert!(request(0, 0, [1, 8]).is_ok() && request(0, 0, [2, 8]).is_ok());
     assert_eq!(request(1, 0, [3, 0]), Err(WireError::Access(3, 0)));
     assert_eq!(request(1, 0, [2, 9]), Err(WireError::Access(2, 9)));
     assert_eq!(VerdictHeader::decode(&[0, 255, 255]), Err(WireError::Reason(u16::MAX)));

@@ -7,8 +7,10 @@ use std::str::FromStr;
 pub enum ShmAccess {
     /// No process: bytes go over TCP.
     Off,
-    /// Processes of the same user, and of root.
+    /// As [`Self::SameUid`]; but a store shares its memory with nobody while it requires TLS.
     #[default]
+    Auto,
+    /// Processes of the same user, and of root.
     SameUid,
     /// Every process of this host that reaches the other one's network namespace.
     Any,
@@ -16,7 +18,7 @@ pub enum ShmAccess {
 
 /// The text is not the name of an access.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not one of off, same-uid, any")]
+#[error("{0:?} is not one of auto, off, same-uid, any")]
 pub struct ParseShmAccessError(String);
 
 impl FromStr for ShmAccess {
@@ -25,6 +27,7 @@ impl FromStr for ShmAccess {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
             "same-uid" => Ok(Self::SameUid),
             "any" => Ok(Self::Any),
             _ => Err(ParseShmAccessError(text.to_owned())),
@@ -36,6 +39,7 @@ impl fmt::Display for ShmAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "off",
+            Self::Auto => "auto",
             Self::SameUid => "same-uid",
             Self::Any => "any",
         })
@@ -52,14 +56,14 @@ impl ShmAccess {
     fn admits_to(self, ours: u32, theirs: u32, shared: Option<u32>) -> Result<(), String> {
         match self {
             Self::Off => Err("shared memory is switched off".to_owned()),
-            Self::SameUid if shared == Some(theirs) => Err(format!(
+            Self::Auto | Self::SameUid if shared == Some(theirs) => Err(format!(
                 "its user is shown as {theirs}, which stands for every user without a number in this user namespace: \
                  run both as a user that is mapped into it, or allow any"
             )),
-            Self::SameUid if theirs != ours && theirs != 0 => Err(format!(
+            Self::Auto | Self::SameUid if theirs != ours && theirs != 0 => Err(format!(
                 "its user is {theirs}, and only those of user {ours} may share memory (same-uid)"
             )),
-            Self::SameUid | Self::Any => Ok(()),
+            Self::Auto | Self::SameUid | Self::Any => Ok(()),
         }
     }
 }
@@ -91,9 +95,10 @@ mod tests {
     fn same_uid_admits_the_user_itself_and_root() {
         let admits = |access: ShmAccess, theirs| access.admits_to(1000, theirs, None).is_ok();
         assert!(admits(ShmAccess::SameUid, 1000) && admits(ShmAccess::SameUid, 0));
+        assert!(admits(ShmAccess::Auto, 1000) && !admits(ShmAccess::Auto, 1001));
         assert!(!admits(ShmAccess::SameUid, 1001) && admits(ShmAccess::Any, 1001));
         assert!(!admits(ShmAccess::Off, 1000));
-        for access in [ShmAccess::Off, ShmAccess::SameUid, ShmAccess::Any] {
+        for access in [ShmAccess::Off, ShmAccess::Auto, ShmAccess::SameUid, ShmAccess::Any] {
             assert_eq!(access.to_string().parse(), Ok(access));
         }
         assert!("on".parse::<ShmAccess>().unwrap_err().to_string().contains("same-uid"));

@@ -74,8 +74,20 @@ pub fn grant(peer: &Peer, key: &GrantKey, access: Access, range: GrantedRange) -
     let &Peer { cluster, store, epoch, .. } = peer;
     let expires = ClusterTime(100_000);
     let (tenant, ranges) = (String::new(), vec![range]);
-    Grant { cluster, store, epoch, access, expires, tenant, holder: None, needs_proof: false, ranges }
-        .seal(key)
+    Grant {
+        cluster,
+        store,
+        epoch,
+        access,
+        expires,
+        tenant,
+        holder: None,
+        needs_proof: false,
+        shares_memory: false,
+        avoids_rdma: false,
+        ranges,
+    }
+    .seal(key)
 }
 
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.

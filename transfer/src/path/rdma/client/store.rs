@@ -94,6 +94,9 @@ impl ClientPath for RdmaClient {
 impl RdmaToStore {
     /// Starts probes of the routes that failed, if there are any. They use this call's grant.
     fn probe_routes(&self, call: CallContext<'_>) {
+        if call.grant.avoids_rdma() {
+            return;
+        }
         probe::start(&self.routes, &self.client, || Target {
             address: self.address.clone(),
             options: self.options.clone(),
@@ -186,6 +189,10 @@ impl StorePath for RdmaToStore {
     ) -> Option<Preparation<'a>> {
         if !self.client.wants(bytes.len()) {
             return None;
+        }
+        if call.grant.avoids_rdma() {
+            let refused = || -> Preparation<'a> { Box::pin(async { Err(Failure::RdmaOff) }) };
+            return self.client.only.then(refused);
         }
         let (places, lacks) = (self.client.places(bytes), self.lacks(call.grant, bytes));
         self.probe_routes(call);

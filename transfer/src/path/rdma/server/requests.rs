@@ -144,6 +144,10 @@ impl ServerPath for ConnectionPair<'_> {
         exchange: &mut Exchange<'_>,
         PermittedRequest { id, kind, grant, ops }: PermittedRequest<'_, RdmaRequest>,
     ) -> Result<(), Closed> {
+        if grant.avoids_rdma {
+            exchange.verdict(Err(Refusal::OtherWay("the tenant's bytes may not go by RDMA".to_owned())));
+            return Ok(());
+        }
         match kind {
             RdmaRequest::Pair(_) => self.make(exchange, ops).await,
             RdmaRequest::Probe(_) => {
@@ -387,7 +391,7 @@ fn no_pair() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use mc_types::{Clock, GrantKey, SegmentEpoch, StoreId};
+    use mc_types::{Access, Clock, ClusterId, ClusterTime, GrantKey, SegmentEpoch, StoreId};
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
@@ -417,10 +421,9 @@ mod tests {
         assert_eq!(sent, PROGRESS);
     }
 
-    #[tokio::test]
-    async fn a_failure_is_told_to_the_client_before_its_connection_ends() {
-        let (mut client, socket) = connected().await;
-        let served = DataServer::new(DataServerConfig {
+    /// A server of no memory.
+    fn server() -> DataServer {
+        DataServer::new(DataServerConfig {
             store: StoreId(1),
             epoch: SegmentEpoch(1),
             key: GrantKey([1; 32]),
@@ -433,7 +436,49 @@ mod tests {
             max_pairs: 0,
             tls: None,
             data_encryption: DataEncryption::On,
-        });
+        })
+    }
+
+    /// Whatever client asks: those of this build do not.
+    #[tokio::test]
+    async fn no_request_moves_bytes_of_a_tenant_that_avoids_rdma() {
+        let (_client, socket) = connected().await;
+        let (served, pairs) = (server(), Pairs::new(None, 1));
+        let mut exchange = Exchange::new(served.as_ref(), socket);
+        let grant = |access, avoids_rdma| Grant {
+            cluster: ClusterId(1),
+            store: StoreId(1),
+            epoch: SegmentEpoch(1),
+            access,
+            expires: ClusterTime(1),
+            tenant: String::new(),
+            holder: None,
+            needs_proof: false,
+            shares_memory: false,
+            avoids_rdma,
+            ranges: Vec::new(),
+        };
+        for kind in [
+            RdmaRequest::Pair(Access::Read),
+            RdmaRequest::Probe(Access::Write),
+            RdmaRequest::Read,
+            RdmaRequest::Write(Seal::Yes),
+        ] {
+            for (avoids_rdma, status) in [(true, Status::OtherWay), (false, Status::Device)] {
+                let grant = grant(Access::Read, avoids_rdma);
+                let request = PermittedRequest { id: 1, kind, grant: &grant, ops: &[] };
+                ConnectionPair::new(&pairs).serve(&mut exchange, request).await.unwrap();
+                let told = std::mem::take(&mut exchange.out);
+                let is_asked = avoids_rdma || matches!(kind, RdmaRequest::Pair(_));
+                assert_eq!(told.first() == Some(&(status as u8)), is_asked, "{kind:?}: {told:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_to_the_client_before_its_connection_ends() {
+        let (mut client, socket) = connected().await;
+        let served = server();
         let (mut exchange, mut ops) = (Exchange::new(served.as_ref(), socket), Vec::new());
         RdmaOp { op: Op { range: 0, offset: 0, len: 1 }, key: 0, address: 0 }.encode(&mut ops);
         assert!(matches!(failed(&mut exchange, &ops, "card".to_owned()).await, Err(Closed::Rdma)));

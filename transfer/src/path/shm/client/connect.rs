@@ -4,13 +4,18 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use mc_types::SegmentNumber;
+use mc_types::{Access, Nonce, SealedGrant, SegmentNumber};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
 use super::session::SharedSegment;
-use crate::control::wire::{HELLO_REPLY_LEN, Hello, HelloReply, SHARING_SINCE, VERSIONS};
+use crate::control::client::put_request;
+use crate::control::server::Refusal;
+use crate::control::wire::{
+    HELLO_REPLY_LEN, Hello, HelloReply, RequestKind, SHARING_SINCE, SHOWING_SINCE, ShmRequest, VERDICT_LEN,
+    VERSIONS, VerdictHeader,
+};
 use crate::memory::{Mapping, stamps_len};
 use crate::path::shm::access::ShmAccess;
 use crate::path::shm::files;
@@ -25,16 +30,27 @@ const MOST: usize = 4096;
 /// Connection to a store, the segments that it shares, and whether it takes messages and areas.
 type Shared = (UnixStream, HashMap<SegmentNumber, SharedSegment>, bool);
 
-/// Connects to a store and receives the descriptors of its segments.
-pub(crate) async fn connect(peer: &Peer, access: ShmAccess, deadline: Instant) -> Result<Shared, String> {
-    match timeout_at(deadline.min(Instant::now() + PATIENCE), receive_all(peer, access)).await {
+/// Connects to a store and receives the descriptors of its segments. A store that requires TLS is shown the grant, which permits
+/// `asked`.
+pub(crate) async fn connect(
+    peer: &Peer,
+    access: ShmAccess,
+    (grant, asked): (&SealedGrant, Access),
+    deadline: Instant,
+) -> Result<Shared, String> {
+    match timeout_at(deadline.min(Instant::now() + PATIENCE), receive_all(peer, access, grant, asked)).await {
         Ok(Ok(received)) => received,
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("the store did not answer within {PATIENCE:?}, or by the deadline")),
     }
 }
 
-async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared, String>> {
+async fn receive_all(
+    peer: &Peer,
+    access: ShmAccess,
+    grant: &SealedGrant,
+    asked: Access,
+) -> io::Result<Result<Shared, String>> {
     let name = socket_name(peer.store, peer.epoch);
     let mut stream = match mc_net::connect_local(&name) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -53,9 +69,17 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared
     stream.read_exact(&mut reply).await?;
     let reply = HelloReply::decode(&reply).map_err(io::Error::other)?;
     if !reply.verdict.good {
-        let mut why = vec![0; reply.verdict.reason_len];
-        stream.read_exact(&mut why).await?;
-        return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
+        return Ok(Err(reason(&mut stream, reply.verdict).await?));
+    }
+    if reply.chosen >= SHOWING_SINCE {
+        let (due, mut nonce) = (stream.read_u8().await? != 0, [0; Nonce::LEN]);
+        stream.read_exact(&mut nonce).await?;
+        if due && !grant.shares_memory() {
+            return Ok(Err(Refusal::NotShared.to_string()));
+        }
+        if due && let Err(why) = show(&mut stream, grant, asked, Nonce(nonce)).await? {
+            return Ok(Err(why));
+        }
     }
     let sharing = reply.chosen >= SHARING_SINCE;
     let mut segments = HashMap::new();
@@ -82,4 +106,27 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared
             }
         }
     }
+}
+
+/// Shows the store a grant that lets its holder map the memory.
+async fn show(
+    stream: &mut UnixStream,
+    grant: &SealedGrant,
+    asked: Access,
+    nonce: Nonce,
+) -> io::Result<Result<(), String>> {
+    let mut request = Vec::new();
+    put_request(&mut request, (1, RequestKind::Shm(ShmRequest::Share(asked)), 0), grant, Some(nonce), |_| {});
+    stream.write_all(&request).await?;
+    let mut verdict = [0; VERDICT_LEN];
+    stream.read_exact(&mut verdict).await?;
+    let verdict = VerdictHeader::decode(&verdict).map_err(io::Error::other)?;
+    if verdict.good { Ok(Ok(())) } else { Ok(Err(reason(stream, verdict).await?)) }
+}
+
+/// Reads the reason of a refusal.
+async fn reason(stream: &mut UnixStream, verdict: VerdictHeader) -> io::Result<String> {
+    let mut why = vec![0; verdict.reason_len];
+    stream.read_exact(&mut why).await?;
+    Ok(String::from_utf8_lossy(&why).into_owned())
 }

@@ -45,7 +45,9 @@ pub(crate) async fn listen<S>(
         };
         // Before it takes a place: processes that may not share memory must not keep out those that may.
         let admitted = stream.peer_cred().map_err(|error| error.to_string());
-        let admitted = admitted.and_then(|theirs| access.admits(theirs.uid()));
+        let shm: &ShmServer = (*server).as_ref();
+        let admitted =
+            admitted.and_then(|theirs| access.admits(theirs.uid())).and_then(|()| shm.offers(access));
         let places = if admitted.is_ok() { &places } else { &refusals };
         let Ok(place) = places.clone().try_acquire_owned() else {
             tracing::debug!(most = MOST, "too many clients share memory: this one uses TCP");

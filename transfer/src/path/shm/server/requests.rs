@@ -1,9 +1,15 @@
 //! Requests whose bytes go through memory that this store shares with clients of its host.
 
+use std::sync::Arc;
+
+use mc_net::Tls;
+use mc_types::TlsLevel;
+
 use super::areas::{self, AreaTable};
 use super::copies::Copiers;
-use crate::control::server::{Closed, Exchange};
+use crate::control::server::{Closed, Exchange, Refusal};
 use crate::control::wire::{Op, ShmRequest};
+use crate::path::shm::ShmAccess;
 use crate::path::{PermittedRequest, ServerPath};
 use crate::transport::Seal;
 
@@ -12,11 +18,29 @@ pub(crate) struct ShmServer {
     /// Memory that clients of this host share with this store.
     pub(super) areas: AreaTable,
     copiers: Copiers,
+    pub(super) tls: Option<Arc<Tls>>,
 }
 
 impl ShmServer {
-    pub(crate) fn new() -> Self {
-        Self { areas: AreaTable::default(), copiers: Copiers::new() }
+    /// Creates it; `tls` are the certificates of the store.
+    pub(crate) fn new(tls: Option<Arc<Tls>>) -> Self {
+        Self { areas: AreaTable::default(), copiers: Copiers::new(), tls }
+    }
+
+    /// Whether the memory is shared now with those that `access` admits, or why it is not.
+    pub(super) fn offers(&self, access: ShmAccess) -> Result<(), String> {
+        match access {
+            ShmAccess::Auto if self.wants_grants() => {
+                Err("the store requires TLS, and shares its memory then only if it was started with --shm"
+                    .to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether clients have to show a grant that lets them map the memory.
+    pub(super) fn wants_grants(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.level() == TlsLevel::Require)
     }
 
     /// Returns when no copy of a request is under way: see [`Copiers::ended`].
@@ -33,12 +57,19 @@ impl ServerPath for &ShmServer {
         exchange: &mut Exchange<'_>,
         PermittedRequest { kind, grant, ops, .. }: PermittedRequest<'_, ShmRequest>,
     ) -> Result<(), Closed> {
-        exchange.verdict(Ok(()));
         match kind {
-            ShmRequest::Check => Op::decode_all(ops).for_each(|op| exchange.check(grant, op)),
+            ShmRequest::Check => {
+                exchange.verdict(Ok(()));
+                Op::decode_all(ops).for_each(|op| exchange.check(grant, op));
+            }
             ShmRequest::Write(seal) => {
+                exchange.verdict(Ok(()));
                 let memory = (&self.areas, &self.copiers);
                 areas::write(exchange, memory, grant, ops, seal == Seal::Yes).await;
+            }
+            ShmRequest::Share(_) => {
+                let why = "a TCP connection carries no descriptors: ask at the Unix socket".to_owned();
+                exchange.verdict(Err(Refusal::OtherWay(why)));
             }
         }
         Ok(())

@@ -5,19 +5,26 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
+use mc_types::{Grant, Nonce, ProofKey};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::areas::ClientAreas;
 use super::requests::ShmServer;
-use crate::control::server::{Counters, ServedMemory, check};
-use crate::control::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
+use crate::control::server::{Counters, GrantsTaken, Proofs, Refusal, ServedMemory, check};
+use crate::control::wire::{
+    HELLO_LEN, Hello, HelloReply, REQUEST_LEN, Request, RequestKind, SHARING_SINCE, SHOWING_SINCE,
+    ShmRequest, Status, put_verdict,
+};
 use crate::memory::Mapping;
 use crate::path::shm::files;
 use crate::path::shm::record::{MESSAGE_LEN, Message, Record};
 
 /// Longest wait for a client's hello, for room to send it the descriptors, and from the first byte of a message to its last.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at whether a client may still share the memory.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of reads, or of bytes, that no client can have read between two messages. A message that claims more is
 /// refused.
 const IMPLAUSIBLE: u64 = 1 << 50;
@@ -33,20 +40,54 @@ pub(crate) async fn share(
 ) -> io::Result<()> {
     // Before the list is read, so that no change is missed.
     let mut relent = served.relent.subscribe();
-    tokio::time::timeout(PATIENCE, hand_over(served, stream, admitted, files)).await??;
+    let right = tokio::time::timeout(PATIENCE, hand_over(served, shm, stream, admitted, files)).await??;
+    tokio::select! {
+        ended = take_messages(served, shm, stream, files) => ended,
+        _ = relent.changed() => Ok(()),
+        () = right_ended(right, served, shm) => Ok(()),
+    }
+}
+
+async fn take_messages(
+    served: &ServedMemory,
+    shm: &ShmServer,
+    stream: &UnixStream,
+    files: &mut Vec<OwnedFd>,
+) -> io::Result<()> {
     let mut areas = shm.areas.of_client();
     loop {
         let mut message = [0; MESSAGE_LEN];
-        let received = tokio::select! {
-            received = files::receive(stream, &mut message, PATIENCE, files) => received,
-            _ = relent.changed() => return Ok(()),
-        };
-        match received {
+        match files::receive(stream, &mut message, PATIENCE, files).await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             received => received?,
         }
         take_message(served, stream, &message, files, &mut areas).await?;
         close_all(files).await;
+    }
+}
+
+/// Why a client may share the memory.
+#[derive(Clone, Copy)]
+enum Right {
+    /// Its user is one of those that may, and no grant was due.
+    User,
+    /// It has also shown a grant that lets this holder map the memory.
+    Holder(u64),
+}
+
+/// Returns when a client may not go on: a grant is due by now, its holder was shut out, or it has shown the grant long ago. What a process
+/// has mapped it can read until it ends, whatever the store does.
+async fn right_ended(right: Right, served: &ServedMemory, shm: &ShmServer) {
+    let age = shm.tls.as_ref().map(|tls| tls.random_connection_age());
+    let ends = age.and_then(|age| Instant::now().checked_add(age));
+    let goes_on = || match right {
+        Right::User => !shm.wants_grants(),
+        Right::Holder(holder) => {
+            !served.authority.has_shut_out(holder) && ends.is_none_or(|ends| Instant::now() < ends)
+        }
+    };
+    while goes_on() {
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -78,10 +119,11 @@ async fn take_message(
 
 async fn hand_over(
     served: &ServedMemory,
+    shm: &ShmServer,
     stream: &UnixStream,
     admitted: Result<(), String>,
     files: &mut Vec<OwnedFd>,
-) -> io::Result<()> {
+) -> io::Result<Right> {
     let mut hello = [0; HELLO_LEN];
     files::receive(stream, &mut hello, PATIENCE, files).await?;
     if !files.is_empty() {
@@ -96,11 +138,25 @@ async fn hand_over(
             return Err(io::Error::other(refusal));
         }
     };
-    if let Err(why) = admitted {
+    let wants_grant = shm.wants_grants();
+    let is_able = || match wants_grant && version < SHOWING_SINCE {
+        true => {
+            Err("the store requires TLS, and the client is too old to show a grant: upgrade it".to_owned())
+        }
+        false => Ok(()),
+    };
+    if let Err(why) = admitted.and_then(|()| is_able()) {
         files::send(stream, &HelloReply::encode(0, Err((Status::Identity, &why))), &[]).await?;
         return Err(io::Error::other(why));
     }
-    files::send(stream, &HelloReply::encode(version, Ok(())), &[]).await?;
+    let mut reply = HelloReply::encode(version, Ok(()));
+    let nonce = Nonce::random();
+    if version >= SHOWING_SINCE {
+        reply.push(u8::from(wants_grant));
+        reply.extend_from_slice(&nonce.0);
+    }
+    files::send(stream, &reply, &[]).await?;
+    let right = if wants_grant { take_grant(served, stream, nonce, files).await? } else { Right::User };
     let lent = served.lent.load_full();
     for lent in lent.iter() {
         let segment = &lent.segment;
@@ -112,7 +168,46 @@ async fn hand_over(
             files::send(stream, &record.encode(), files).await?;
         }
     }
-    files::send(stream, &Record::END.encode(), &[]).await
+    files::send(stream, &Record::END.encode(), &[]).await?;
+    Ok(right)
+}
+
+/// Takes the grant that a client shows, and answers whether it lets the client map the memory.
+async fn take_grant(
+    served: &ServedMemory,
+    stream: &UnixStream,
+    nonce: Nonce,
+    files: &mut Vec<OwnedFd>,
+) -> io::Result<Right> {
+    let mut header = [0; REQUEST_LEN];
+    files::receive(stream, &mut header, PATIENCE, files).await?;
+    let request = Request::decode(&header).map_err(io::Error::other)?;
+    let RequestKind::Shm(ShmRequest::Share(access)) = request.kind else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a request that no Unix socket serves"));
+    };
+    let mut body = vec![0; request.body_len()];
+    if !body.is_empty() {
+        files::receive(stream, &mut body, PATIENCE, files).await?;
+    }
+    let (grant, ops, proof) = request.split_body(&body);
+    let mut proofs = Proofs::with(nonce);
+    proofs.taken = GrantsTaken::WithProofs;
+    let prove = |grant: &Grant, key: &ProofKey| proofs.check(grant, key, &header, (&request, ops, proof));
+    let opened = served.open_grant(grant, access, prove);
+    let mut verdict = Vec::new();
+    match opened.and_then(|grant| grant.holder.filter(|_| grant.shares_memory).ok_or(Refusal::NotShared)) {
+        Ok(holder) => {
+            put_verdict(&mut verdict, Ok(()));
+            files::send(stream, &verdict, &[]).await?;
+            Ok(Right::Holder(holder))
+        }
+        Err(refusal) => {
+            Counters::add(&served.counters.refusals, 1);
+            put_verdict(&mut verdict, Err((refusal.status(), &refusal.to_string())));
+            files::send(stream, &verdict, &[]).await?;
+            Err(io::Error::other(refusal))
+        }
+    }
 }
 
 /// Closes a client's connection, and descriptors of it, apart from the runtime's threads, and then gives its place back.

@@ -117,6 +117,7 @@ impl<'a> TransferCall<'a> {
                     return Err(TransferError::Broken { store, address, reason });
                 }
                 Err(Failure::Path(reason)) => return Err(TransferError::NoRdma { store, reason }),
+                Err(Failure::RdmaOff) => return Err(TransferError::RdmaOff),
                 Err(Failure::Connect(ConnectError::Refused(Refused { reason, .. }))) => {
                     return Err(TransferError::Refused { store, reason });
                 }

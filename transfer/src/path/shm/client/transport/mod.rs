@@ -123,7 +123,12 @@ impl ShmTransport {
 
     /// Returns what the store shares; `None` while there is no connection for that. The first call connects; until it has, the
     /// others use TCP.
-    async fn session(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Session>> {
+    async fn session(
+        &self,
+        peer: &Peer,
+        grant: (&SealedGrant, Access),
+        deadline: Instant,
+    ) -> Option<Arc<Session>> {
         let memory = (peer.store, peer.epoch);
         match self.stores.0.lock().entry(memory) {
             Entry::Occupied(mut tried) => match tried.get() {
@@ -135,7 +140,7 @@ impl ShmTransport {
             Entry::Vacant(untried) => drop(untried.insert(SharingState::Connecting)),
         }
         let mut connecting = Connecting { stores: &self.stores, memory, state: None };
-        match connect(peer, self.access, deadline).await {
+        match connect(peer, self.access, grant, deadline).await {
             Ok((stream, segments, sharing)) => {
                 let through = if sharing { "transfers with" } else { "reads from" };
                 let address = peer.address();
@@ -217,7 +222,8 @@ impl ShmTransport {
             }
             let total: u64 = ops.iter().map(ReadOp::len).sum();
             let usable = |session: &Arc<Session>| total >= MIN_SHARED || session.is_stamped();
-            let Some(session) = self.session(peer, deadline).await.filter(usable) else {
+            let session = self.session(peer, (grant, Access::Read), deadline).await;
+            let Some(session) = session.filter(usable) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
             let Some(found) = session.find(grant, ops) else {
@@ -273,7 +279,8 @@ impl ShmTransport {
             return self.tcp.write(peer, grant, ops, seal, deadline);
         }
         Box::pin(async move {
-            match self.session(peer, deadline).await.filter(|session| session.takes_areas()) {
+            let session = self.session(peer, (grant, Access::Write), deadline).await;
+            match session.filter(|session| session.takes_areas()) {
                 Some(session) => self.write_shared(&session, peer, grant, (ops, seal), deadline).await,
                 None => self.tcp.write(peer, grant, ops, seal, deadline).await,
             }

@@ -27,8 +27,8 @@ impl StoreCaller {
     }
 
     /// Time after which its stream of messages ends.
-    pub(crate) fn stream_age(&self) -> Option<Duration> {
-        self.guard.stream_age()
+    pub(crate) fn connection_age(&self) -> Option<Duration> {
+        self.guard.connection_age()
     }
 
     /// Checks that it may mount a store under a name.

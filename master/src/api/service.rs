@@ -231,7 +231,7 @@ impl Master for MasterService {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         self.0.shedder.admit(SheddableCall::Watch)?;
-        let lasts = self.0.guard.stream_age();
+        let lasts = self.0.guard.connection_age();
         call!(self, Watch, request, |services| cluster::watch(services, request.leader_only, lasts))
     }
 

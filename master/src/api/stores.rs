@@ -61,7 +61,7 @@ pub(super) fn heartbeat(
     tokio::spawn(async move {
         let coordinator = &services.coordinator;
         let mut session = services.stores.session();
-        let over = over(from.caller.stream_age());
+        let over = over(from.caller.connection_age());
         tokio::pin!(over);
         loop {
             let beat = tokio::select! {

@@ -50,7 +50,7 @@ impl Guard {
 
     /// Time after which a stream of messages ends, so that its connection can; `None` without certificates.
     #[must_use]
-    pub fn stream_age(&self) -> Option<Duration> {
+    pub fn connection_age(&self) -> Option<Duration> {
         self.tls.as_ref().map(|tls| tls.random_connection_age())
     }
 

@@ -98,7 +98,7 @@ impl RaftService {
         guard: Arc<Guard>,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), tonic::transport::Error> {
-        let (server, age) = (RaftServer::new(self), guard.stream_age());
+        let (server, age) = (RaftServer::new(self), guard.connection_age());
         let server = server.max_decoding_message_size(MAX_MESSAGE_BYTES);
         // A peer that only keeps a connection open, or is no master, takes no place that a master needs.
         let server = InterceptedService::new(server, move |mut request: Request<()>| {
@@ -253,7 +253,7 @@ impl v1::raft_server::Raft for RaftService {
         let raft = self.served()?.raft.clone();
         let sender = request.extensions().get::<Admitted>().cloned();
         // The leader ends its streams before that.
-        let age = sender.as_ref().and_then(|sender| sender.guard.stream_age());
+        let age = sender.as_ref().and_then(|sender| sender.guard.connection_age());
         let until = age.and_then(|age| Instant::now().checked_add(age * 2));
         let failed = Arc::new(Mutex::new(None));
         // Arrival times of the messages that are not answered yet. Answers have the same order.

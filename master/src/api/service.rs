@@ -111,7 +111,7 @@ impl Api {
     }
 
     /// Returns a request for the tenant that its caller may use.
-    fn of_tenant<R: TenantField>(&self, request: Request<R>) -> Result<R, Status> {
+    async fn of_tenant<R: TenantField>(&self, request: Request<R>) -> Result<R, Status> {
         let (_, call, mut request) = request.into_parts();
         let principal = principal_of(&call)?;
         if let Err(denied) = resolve_tenant(principal, name_of(&call), &mut request) {
@@ -120,18 +120,19 @@ impl Api {
         }
         // Those who run the pool set the limit.
         if R::IS_LIMITED && (principal.id().is_none() || principal.is_tenants_user()) {
-            self.within_limit(&mut request)?;
+            self.within_limit(&mut request).await?;
         }
         Ok(request)
     }
 
-    /// Counts a call for its tenant, and refuses it if the tenant has made enough of them.
-    fn within_limit(&self, request: &mut impl TenantField) -> Result<(), Refusal> {
+    /// Counts a call for its tenant, and refuses it after a moment if the tenant has made enough of them.
+    async fn within_limit(&self, request: &mut impl TenantField) -> Result<(), Refusal> {
         let (Some(tenant), Some(services)) = (request.tenant_mut(), self.services()) else { return Ok(()) };
         let limit = services.raft.index().security().borrow().calls(tenant);
         let Some(limit) = limit else { return Ok(()) };
-        let taken = self.call_limits.take(tenant, limit);
-        taken.map_err(|again| Refusal::TooManyCalls { tenant: tenant.clone(), limit, again })
+        let Err(again) = self.call_limits.take(tenant, limit) else { return Ok(()) };
+        self.call_limits.hold_up(again).await;
+        Err(Refusal::TooManyCalls { tenant: tenant.clone(), limit, again })
     }
 
     fn forming_status(&self) -> v1::StatusReply {
@@ -173,8 +174,9 @@ macro_rules! call {
         call!(admit, $self, $rpc, $request, |$services| $body)
     };
     ($admit:ident, $self:ident, $rpc:ident, $request:ident, |$services:ident| $body:expr) => {{
+        let $request = $self.0.of_tenant($request).await?;
+        // One that is beyond its tenant's limit waits to be refused, which is no time of a call.
         let _timer = $self.0.metrics.calls.rpc(Rpc::$rpc);
-        let $request = $self.0.of_tenant($request)?;
         let $services = $self.0.$admit($request.caller.as_ref())?;
         Ok(Response::new($body))
     }};

@@ -356,7 +356,7 @@ pub struct Tenant {
     pub avoids_rdma: bool,
 }
 
-/// What holds for a tenant besides its quota. All that is not set stays as it is.
+/// Rules for a tenant besides its quota. A rule that is not set does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantRules {
     pub(super) calls_per_s: Option<u32>,

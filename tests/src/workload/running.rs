@@ -171,7 +171,7 @@ impl Judged {
         for keys in keys.chunks(READ_AT_ONCE) {
             let call = self.call(keys.iter().map(|key| (self.name(key), Action::Get)).collect());
             let got = self.client.batch_get(keys).await;
-            // What can't be read at the end is lost.
+            // A value that no store returns at the end counts as lost.
             let judged = |call: &Call<'_>, got| match call.got(got) {
                 Outcome::Unread => Outcome::Miss,
                 outcome => outcome,

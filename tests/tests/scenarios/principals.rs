@@ -193,7 +193,7 @@ async fn only_a_principal_that_may_share_memory_maps_that_of_a_store() {
     })
     .await;
 
-    // What is allowed for a moment ends with the denial.
+    // A denied principal keeps its setting, and is refused all the same.
     is_ok(&cluster, &["principals", "deny", ENGINE]).await;
     assert_eq!(code_of(engine.get("k").await), Code::PermissionDenied);
     let (_, said) = mcctl(&cluster, &["principals", "list"]).await;

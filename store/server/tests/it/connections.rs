@@ -7,10 +7,10 @@ use mc_testkit::{Daemon, http_get, until};
 use mc_transfer::{
     Peer, PeerEndpoint, ReadOp, Seal, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
 };
-use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
+use mc_types::{Access, ClusterId, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
 
-use crate::common::{Event, FakeCluster};
+use crate::common::{Event, FakeCluster, grant};
 
 const LEN: u64 = 4096;
 
@@ -46,23 +46,8 @@ impl Limited {
     }
 
     fn granted(&self, access: Access) -> SealedGrant {
-        let ranges = vec![GrantedRange { segment: 0, offset: 64, len: LEN, index: 7 }];
-        let (cluster, store, epoch) = (self.peer.cluster, self.peer.store, self.peer.epoch);
-        let (expires, tenant) = (ClusterTime(1 << 40), String::new());
-        Grant {
-            cluster,
-            store,
-            epoch,
-            access,
-            expires,
-            tenant,
-            holder: None,
-            needs_proof: false,
-            shares_memory: false,
-            avoids_rdma: false,
-            ranges,
-        }
-        .seal(&self.key)
+        let range = GrantedRange { segment: 0, offset: 64, len: LEN, index: 7 };
+        grant(&self.peer, &self.key, access, range)
     }
 
     async fn metric(&self, name: &str) -> f64 {

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mc_eviction::{EvictionGoal, Evictor, Leases, OBJECTS_PER_ENTRY};
+use mc_eviction::{EvictionGoal, Evictor, Leases, OBJECTS_PER_ENTRY, Scope};
 use mc_index::{
-    Change, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Settings, Stamp, State,
+    Change, Command, KeyHash, Memory, MountStore, Op, PutEndItem, PutStartItem, Quota, Settings, Stamp, State,
 };
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::RwLock;
@@ -172,8 +172,8 @@ impl Leader {
         let begun = Instant::now();
         let mut left = objects as usize;
         while left > 0 {
-            let want =
-                EvictionGoal { tenant: None, bytes: u64::MAX, objects: 0, max: left.min(OBJECTS_PER_ENTRY) };
+            let (scope, max) = (Scope::Memory(Memory::Common), left.min(OBJECTS_PER_ENTRY));
+            let want = EvictionGoal { scope, bytes: u64::MAX, objects: 0, max };
             let state = self.state.read();
             let choosing = Instant::now();
             let chosen = self.evictor.choose(want, &state, &self.leases, ClusterTime(1), &[]);

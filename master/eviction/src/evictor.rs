@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
-    Change, EvictItem, EvictionUnit, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, bound,
-    reuse_epoch,
+    Change, EvictItem, EvictionUnit, GroupView, HashedObject, KeyHash, Memory, ObjectAge, State, TenantName,
+    bound, reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ use super::grow::Table;
 use super::leases::Leases;
 use super::policy::{Policy, Unit, VictimQueue};
 use aside::Aside;
-use orders::{Class, OrderScope, Orders};
+use orders::{Class, OrderScope, Orders, Part};
 use pins::SoftPins;
 
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
@@ -55,12 +55,23 @@ const GONE_PER_CHOICE: usize = 1024;
 /// Maximum number of candidates that are looked up together.
 const AHEAD_MAX: usize = 32;
 
+const ALL_PARTS: &[Part] = &[Part::Shared, Part::Own];
+
+/// Room that objects compete for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// The stores of a memory. [`Memory::Common`] is the pool, whose limits on objects count those on all stores.
+    Memory(Memory),
+    /// The quota of a tenant, which counts its objects on all stores.
+    Quota(TenantName),
+}
+
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictionGoal {
-    /// Tenant whose objects are to go; `None` for those of all.
-    pub tenant: Option<TenantName>,
-    /// Bytes to free, at least.
+    /// Where room is made.
+    pub scope: Scope,
+    /// Bytes to free, at least. With 0, the pool evicts objects on stores of one tenant, too.
     pub bytes: u64,
     /// Objects to evict, at least.
     pub objects: u64,
@@ -112,8 +123,13 @@ pub enum EvictionBlocked {
 /// victim changes. Its units are groups, known by the hash of their id, and objects without a group, known by the hash of
 /// their key. When two keys share one, the order of both is that of the last used, and they are evicted together.
 ///
-/// The units of each tenant with a quota are in an order of their own, those of all others in a common one. The pool
-/// takes the candidate of all orders that was used longest ago; a tenant at its quota takes its own.
+/// Units whose objects lie on stores of their tenant alone are in the tenant's *own order*. All other units are in the *shared
+/// orders*: one for each tenant with a quota, and the common one. The pool takes the candidate of the shared orders that was
+/// used longest ago, and that of all orders where it is short of objects alone. The memory of a tenant takes its own order. A
+/// tenant at its quota takes both of its orders.
+///
+/// An object moves to the order of its latest version. A group moves to a shared order when a member joins that is not on own
+/// stores. It moves back only when it is a candidate and nothing of it is left on common stores.
 #[derive(Debug, Default)]
 pub struct Evictor {
     orders: Orders,
@@ -132,7 +148,7 @@ pub struct Evictor {
     aside: Aside,
     /// Number of choices of a clearing so far, the seed of the next one.
     clearings: u64,
-    /// Tenants with a quota that have put objects since they were taken last.
+    /// Tenants with an order that have put objects since they were taken last.
     touched: BTreeSet<TenantName>,
     /// State of the limits (see [`State::limits_changed`]) for which the orders are known to be right.
     limits: u64,
@@ -168,6 +184,7 @@ impl Evictor {
             };
             let known = groups.entry(group.unit()).or_insert(age);
             (known.reused, known.put) = (known.reused.max(age.reused), known.put.max(age.put));
+            known.unit.is_on_own_stores &= age.unit.is_on_own_stores;
         }
         ages.extend(groups);
         ages.sort_unstable_by_key(|(hash, age)| (age.reused, age.put, hash.to_u64()));
@@ -180,7 +197,7 @@ impl Evictor {
             evictor.orders.begin_call();
             evictor.restore(Tracked { hash, is_group: unit.group.is_some(), noted }, unit, state);
         }
-        evictor.touched = evictor.orders.tenants().copied().collect();
+        evictor.touched = evictor.orders.tenants(ALL_PARTS).copied().collect();
         evictor
     }
 
@@ -195,20 +212,22 @@ impl Evictor {
         self.touched.insert(tenant);
     }
 
-    /// Whether other tenants have a quota than when the orders were made, so that the evictor must begin again.
+    /// Whether other tenants have a quota than when the orders were made, so that the evictor must begin again. Own orders do
+    /// not depend on quotas.
     #[must_use]
     pub fn is_outdated(&mut self, state: &State) -> bool {
         if self.limits == state.limits_changed() {
             return false;
         }
         let limited = |tenant: &TenantName| state.has_quota(tenant);
-        let is_new = |tenant: &TenantName| limited(tenant) && !self.has_order(tenant);
+        let is_new = |tenant: &TenantName| limited(tenant) && !self.is_apart(tenant);
         let mut with_objects = state.tenants().filter(|tenant| tenant.usage.objects.count > 0);
-        let outdated = self.orders.tenants().any(|tenant| !limited(tenant))
+        let outdated = self.orders.tenants(&[Part::Shared]).any(|tenant| !limited(tenant))
             || state.has_quotas() && with_objects.any(|tenant| is_new(&tenant.name));
         if !outdated {
             self.limits = state.limits_changed();
-            self.touched.extend(self.orders.tenants());
+            self.orders.set_limited(limited);
+            self.touched.extend(self.orders.tenants(ALL_PARTS));
         }
         outdated
     }
@@ -251,22 +270,71 @@ impl Evictor {
 
     /// Returns the order of a unit, made when it is needed first.
     ///
-    /// After a change of limits that [`Self::is_outdated`] has not looked at, older units of a tenant without an order may be
-    /// in the common one. Its further units join those, so that the tenant is found to need an order with all of them.
+    /// After a change of limits that [`Self::is_outdated`] has not looked at, older units of a tenant may be in the common
+    /// order. Its further units join those, so that the tenant is found to need an order with all of them.
     fn order_of(&mut self, unit: EvictionUnit, state: &State) -> usize {
-        let is_stale = self.limits != state.limits_changed() && !self.has_order(&unit.tenant);
-        if is_stale || !state.has_quota(&unit.tenant) {
-            return 0;
+        let is_stale = self.limits != state.limits_changed() && !self.is_apart(&unit.tenant);
+        let has_quota = !is_stale && state.has_quota(&unit.tenant);
+        match (unit.is_on_own_stores, has_quota) {
+            (true, _) => self.orders.make_own(unit.tenant, has_quota),
+            (false, true) => self.orders.make(unit.tenant, Part::Shared),
+            (false, false) => 0,
         }
-        self.orders.make(unit.tenant)
+    }
+
+    /// Whether no units of a tenant are in the common order, as long as it keeps its quota.
+    fn is_apart(&self, tenant: &TenantName) -> bool {
+        self.has_order(tenant) || self.orders.is_limited(tenant)
     }
 
     /// Adds a unit as the most recent one of its queue.
     fn restore(&mut self, it: Tracked, of: EvictionUnit, state: &State) {
-        let (order, call) = (self.order_of(of, state), self.orders.call());
-        let is_reused = it.noted > 0;
+        let order = self.order_of(of, state);
+        self.enter(it, order, it.noted > 0);
+    }
+
+    fn enter(&mut self, it: Tracked, order: usize, is_reused: bool) -> UnitPosition {
+        let call = self.orders.call();
         let unit = self.orders.change(order, |policy| policy.restore(it.hash.to_u64(), is_reused, call, it));
-        self.add(it.hash, order, unit);
+        self.add(it.hash, order, unit)
+    }
+
+    /// Moves a unit to the order that one of its objects belongs to. A group in a shared order stays in those.
+    fn settle(&mut self, place: UnitPosition, mut of: EvictionUnit, state: &State) -> UnitPosition {
+        let is_own = self.orders.part(place.order as usize) == Part::Own;
+        of.is_on_own_stores &= is_own || of.group.is_none();
+        let order = self.order_of(of, state);
+        self.move_to(place, order)
+    }
+
+    /// Moves a unit of a shared order to the own one if nothing of it is left on common stores. Returns whether it was moved.
+    fn move_to_own(&mut self, place: UnitPosition, objects: &[HashedObject], state: &State) -> bool {
+        let mut owners = objects.iter().flat_map(|object| &object.stores).map(|store| state.owner(*store));
+        let Some(owner) = owners.next().flatten() else { return false };
+        let is_shared = self.orders.part(place.order as usize) == Part::Shared;
+        if !is_shared || owners.any(|other| other != Some(owner)) {
+            return false;
+        }
+        let of = objects.first().and_then(|object| state.unit_of(object.key));
+        let Some(of) = of.filter(|of| of.tenant == owner) else { return false };
+        let order = self.order_of(EvictionUnit { is_on_own_stores: true, ..of }, state);
+        self.move_to(place, order);
+        true
+    }
+
+    /// Moves a unit to an order, as the most recent one of its queue.
+    fn move_to(&mut self, place: UnitPosition, order: usize) -> UnitPosition {
+        let Some(it) = tracked(&self.orders, place).copied().filter(|_| place.order as usize != order) else {
+            return place;
+        };
+        self.forget(it.hash);
+        let is_reused = self.change(place, |policy| {
+            policy.unpin(place.unit);
+            let is_reused = policy.is_reused(place.unit);
+            policy.remove(place.unit);
+            is_reused
+        });
+        self.enter(it, order, is_reused)
     }
 
     fn find(&self, hash: KeyHash) -> Option<UnitPosition> {
@@ -278,11 +346,12 @@ impl Evictor {
         tracked(&self.orders, self.find(hash)?)
     }
 
-    fn add(&mut self, hash: KeyHash, order: usize, unit: Unit) {
+    fn add(&mut self, hash: KeyHash, order: usize, unit: Unit) -> UnitPosition {
         let orders = &self.orders;
         let hash_of = |place: &UnitPosition| tracked(orders, *place).map_or(0, |it| it.hash.to_u64());
         let place = UnitPosition { order: u32::try_from(order).unwrap_or_default(), unit };
         self.units.insert(hash.to_u64(), place, hash_of);
+        place
     }
 
     fn forget(&mut self, hash: KeyHash) -> Option<UnitPosition> {
@@ -318,7 +387,7 @@ impl Evictor {
 
     /// Records that an object was put or replaced.
     fn put(&mut self, key: KeyHash, state: &State) {
-        let of = if state.has_units() { state.unit_of(key) } else { None };
+        let of = if state.has_units() || self.orders.has_tenants() { state.unit_of(key) } else { None };
         let group = of.and_then(|of| of.group);
         let hash = group.map_or(key, |group| group.unit());
         let call = self.orders.call();
@@ -337,14 +406,13 @@ impl Evictor {
                     }
                 });
                 self.soft_pins.forget(hash);
-                place
+                of.map_or(place, |of| self.settle(place, of, state))
             }
             None => {
                 let order = of.map_or(0, |of| self.order_of(of, state));
                 let tracked = Tracked { hash, is_group: group.is_some(), noted: 0 };
                 let unit = self.orders.change(order, |policy| policy.insert(hash.to_u64(), call, tracked));
-                self.add(hash, order, unit);
-                UnitPosition { order: u32::try_from(order).unwrap_or_default(), unit }
+                self.add(hash, order, unit)
             }
         };
         if let Some(of) = of.filter(|_| place.order > 0) {
@@ -382,7 +450,9 @@ impl Evictor {
     }
 
     /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
-    /// which is sorted, count, and units without such bytes stay. Soft-pinned units are chosen only when not enough
+    /// which is sorted, count, and units without such bytes stay. `without` has the stores that are outside of the memory, and
+    /// suspect ones (see [`State::stores_outside`]); for a quota, it is empty. Where the pool is short of objects alone, units
+    /// in own orders go whatever bytes count. Soft-pinned units are chosen only when not enough
     /// others can be, hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or
     /// pinned member protects the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
     ///
@@ -402,14 +472,27 @@ impl Evictor {
     ) -> Victims {
         self.end_soft_pins(now);
         self.end_hard_pins(HARD_PINS_PER_CHOICE, state);
-        let scope = want.tenant.and_then(|tenant| self.orders.of(&tenant));
-        if want.tenant.is_some() && scope.is_none() {
+        let Some(scope) = self.orders_of(&want) else {
             return Victims { blocked: Some(EvictionBlocked::Empty), ..Victims::default() };
-        }
-        self.look_aside(scope, state, without);
+        };
+        self.look_aside(want.scope, scope, state, without);
         let chosen = self.choose_in(scope, want, state, leases, now, without);
         self.orders.end_choice();
         chosen
+    }
+
+    /// Returns the orders that a choice takes units from; `None` if there are none.
+    fn orders_of(&self, want: &EvictionGoal) -> Option<OrderScope> {
+        let of = |tenant: TenantName, part| self.orders.of(&tenant, part);
+        let orders = match want.scope {
+            Scope::Memory(Memory::Common) => {
+                let parts = if want.bytes == 0 { ALL_PARTS } else { &[Part::Shared] };
+                return Some(OrderScope::Parts(parts));
+            }
+            Scope::Memory(Memory::OwnedBy(tenant)) => [None, of(tenant, Part::Own)],
+            Scope::Quota(tenant) => [of(tenant, Part::Shared), of(tenant, Part::Own)],
+        };
+        orders.iter().any(Option::is_some).then_some(OrderScope::Orders(orders))
     }
 
     fn choose_in(
@@ -435,9 +518,7 @@ impl Evictor {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
-                    if class == Class::Unpinned
-                        && *self.orders.passed_over(scope) < self.orders.unpinned(scope)
-                    {
+                    if class == Class::Unpinned && !self.orders.all_passed_over(scope) {
                         // Others without a pin may be free: they are left to the next choice, soft-pinned ones to a later
                         // one.
                         return chosen;
@@ -459,7 +540,7 @@ impl Evictor {
                     pins += 1;
                     continue;
                 }
-                let tried = self.try_evict(place, it, found, &mut chosen, leases, now, without);
+                let tried = self.try_evict(scope, place, it, found, &mut chosen, state, leases, now, without);
                 match tried {
                     CandidateOutcome::Chosen => {}
                     CandidateOutcome::Gone => gone += 1,
@@ -469,10 +550,9 @@ impl Evictor {
                     }
                 }
                 if class == Class::Unpinned {
-                    let passed_over = self.orders.passed_over(scope);
                     match tried {
-                        CandidateOutcome::Chosen | CandidateOutcome::Gone => *passed_over = 0,
-                        CandidateOutcome::Leased => *passed_over += 1,
+                        CandidateOutcome::Chosen | CandidateOutcome::Gone => self.orders.start_over(scope),
+                        CandidateOutcome::Leased => self.orders.pass_over(scope, order),
                         // It is no candidate any more, so that fewer are left to pass over.
                         CandidateOutcome::Aside => {}
                     }
@@ -490,9 +570,9 @@ impl Evictor {
         chosen
     }
 
-    /// Whether a tenant has an order of its own.
+    /// Whether a tenant has an order for its quota. One whose objects all lie on stores of its own needs none.
     pub fn has_order(&self, tenant: &TenantName) -> bool {
-        self.orders.of(tenant).is_some()
+        self.orders.of(tenant, Part::Shared).is_some()
     }
 
     fn candidate(&self, order: usize, class: Class, turn: VictimQueue) -> Option<(UnitPosition, Tracked)> {
@@ -516,18 +596,25 @@ impl Evictor {
     #[expect(clippy::too_many_arguments, reason = "the parameters of a choice")]
     fn try_evict(
         &mut self,
+        scope: OrderScope,
         place: UnitPosition,
         it: Tracked,
         found: UnitObjects,
         chosen: &mut Victims,
+        state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
     ) -> CandidateOutcome {
         let bytes = found.bytes_without(without);
         let UnitObjects { objects, is_joined } = found;
-        if !objects.is_empty() && bytes == 0 {
-            self.set_aside(place);
+        // The pool meets own orders only where it is short of objects alone.
+        let counts_anyway =
+            matches!(scope, OrderScope::Parts(_)) && self.orders.part(place.order as usize) == Part::Own;
+        if !objects.is_empty() && bytes == 0 && !counts_anyway {
+            if !self.move_to_own(place, &objects, state) {
+                self.set_aside(place, without);
+            }
             return CandidateOutcome::Aside;
         }
         let is_free = || !is_joined && mark_all(leases, &objects, now);
@@ -554,8 +641,9 @@ impl Evictor {
         for &EvictItem { key, .. } in items {
             let Some(of) = state.unit_of(key) else { continue };
             let hash = of.group.map_or(key, |group| group.unit());
-            if self.find(hash).is_none() {
-                self.restore(Tracked { hash, is_group: of.group.is_some(), noted: 0 }, of, state);
+            match self.find(hash) {
+                None => self.restore(Tracked { hash, is_group: of.group.is_some(), noted: 0 }, of, state),
+                Some(place) => _ = self.settle(place, of, state),
             }
         }
     }
@@ -600,7 +688,7 @@ enum CandidateOutcome {
     Gone,
     /// It stays, because an object is leased or a put is about to join the group.
     Leased,
-    /// The unit is set aside until its stores count again.
+    /// The unit is set aside until its stores count again, or has moved to the own order of its tenant.
     Aside,
 }
 

@@ -1,6 +1,6 @@
-//! Excess of the pool and of tenants: once the use passes the high watermark, the part above the low one is evicted.
+//! Excess of memories and of tenants: once the use passes the high watermark, the part above the low one is evicted.
 
-use mc_index::{Quota, Share, State, TenantName, Usage};
+use mc_index::{Memory, Quota, Share, State, TenantName, Usage};
 use mc_types::StoreId;
 
 /// Bytes and objects to evict.
@@ -31,21 +31,32 @@ impl Excess {
     }
 }
 
-/// Returns what the pool holds above the low watermark of its bytes, its objects and the index's memory, once the high
-/// one is passed. Bytes of stores in `without`, which is sorted, do not count, nor do objects that a `remove_all` has
-/// removed: the sweep is about to free them.
-pub fn excess(state: &State, without: &[StoreId]) -> Excess {
+/// Returns what a memory holds above the low watermark of its bytes, once the high one is passed. For [`Memory::Common`] that
+/// includes the pool's objects and the index's memory, on whatever stores. `without` is what [`State::stores_outside`]
+/// returns for the memory and the suspect stores, whose bytes do not count. Objects that a `remove_all` has removed do not
+/// count: the sweep is about to free them.
+pub fn excess(state: &State, memory: Memory, without: &[StoreId]) -> Excess {
     let Usage { capacity, live, .. } = state.usage(without);
-    let settings = state.settings();
     let Share { count: objects, bytes, .. } = state.total_usage().all();
+    // Known in all only. Those of other memories are subtracted, too, until they are swept: the excess is the least that it
+    // can be.
+    let removed = state.usage(&[]).live.saturating_sub(bytes);
+    let bytes = above(state, live.saturating_sub(removed), capacity);
+    let objects = if memory == Memory::Common { objects_in_excess(state, objects) } else { 0 };
+    Excess { bytes, objects }
+}
+
+/// Returns how many objects the pool and the index's memory have above their low watermarks, of `objects` and puts in flight
+/// that were not removed.
+fn objects_in_excess(state: &State, objects: u64) -> u64 {
+    let settings = state.settings();
     let with_removed = state.objects() + state.puts_in_flight();
-    let live = live.saturating_sub(state.usage(&[]).live.saturating_sub(bytes));
     let by_count = above(state, objects, settings.max_objects);
     let each = state.index_bytes() / with_removed.max(1);
     let removed = each.saturating_mul(with_removed.saturating_sub(objects));
     let memory = above(state, state.index_bytes().saturating_sub(removed), settings.max_index_bytes);
     let by_memory = if each == 0 { 0 } else { memory.div_ceil(each) };
-    Excess { bytes: above(state, live, capacity), objects: by_count.max(by_memory) }
+    by_count.max(by_memory)
 }
 
 /// Lists those of some tenants that are above the high watermark of their quota, and what each has above the low one.

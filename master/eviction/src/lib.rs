@@ -16,7 +16,7 @@ mod policy;
 
 pub use evictor::{
     ClearingStep, EvictionBlocked, EvictionGoal, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY,
-    OBJECTS_PER_ENTRY_FOR_PUTS, Victims,
+    OBJECTS_PER_ENTRY_FOR_PUTS, Scope, Victims,
 };
 pub use excess::{Excess, excess, tenants_in_excess};
 pub use hits::Hits;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use mc_net::{ConnectInfo, Denied, Guard, Principal};
 use mc_proto::v1;
-use mc_types::{Role, STORE_NAME, StoreId};
+use mc_types::{Role, STORE_NAME, STORE_TENANT, SpiffeId, StoreId};
 use tonic::{Extensions, Status};
 
 use super::layer::{name_of, principal_of};
 use crate::leader::{Refusal, Services};
 
 /// Caller of a procedure for stores. One with the identity of a store acts on stores alone that the identity covers by their
-/// names.
+/// names. So does a tenant's writer, and only on stores that are its tenant's memory.
 #[derive(Clone)]
 pub(crate) struct StoreCaller {
     principal: Principal,
@@ -36,13 +36,19 @@ impl StoreCaller {
         self.principal.may_speak_for(name, self.call).map_err(|denied| self.deny(denied))
     }
 
-    /// Names the store in the endpoints of a mount, if the caller has proven that name: clients check it. Otherwise nothing names it.
+    /// Names the store in the endpoints of a mount, if the caller has proven that name, and the tenant whose user the caller is:
+    /// clients check both. Otherwise nothing names them.
     pub(crate) fn name_endpoints(&self, mount: &mut v1::MountStoreRequest) {
-        let is_proven = self.principal.id().is_some_and(|id| *id.role() == Role::Store);
+        let (name, tenant) = match self.principal.id().map(SpiffeId::role) {
+            Some(Role::Store) => (Some(&mount.name), None),
+            Some(Role::Tenant { tenant, .. }) => (Some(&mount.name), Some(tenant)),
+            _ => (None, None),
+        };
+        let proven = [(STORE_NAME, name), (STORE_TENANT, tenant)];
         for endpoint in &mut mount.endpoints {
-            endpoint.attributes.remove(STORE_NAME);
-            if is_proven {
-                endpoint.attributes.insert(STORE_NAME.to_owned(), mount.name.clone());
+            for (attribute, value) in proven {
+                endpoint.attributes.remove(attribute);
+                endpoint.attributes.extend(value.map(|value| (attribute.to_owned(), value.clone())));
             }
         }
     }
@@ -52,18 +58,25 @@ impl StoreCaller {
         self.guard.still_admits(self.from, &self.principal, "Heartbeat").map_err(Refusal::Denied)
     }
 
-    /// Checks that it may act on the store with this id, which has a name if it is mounted. A master that does not lead may not know
-    /// what is mounted, and refuses.
+    /// Checks that it may act on the store with this id, which has a name and an owner if it is mounted. A master that does not lead
+    /// may not know what is mounted, and refuses.
     pub(crate) async fn may_act_on(&self, services: &Services, store: &[u8]) -> Result<(), Refusal> {
         let Some(id) = self.principal.id() else { return Ok(()) };
         // A malformed id is that of no store, and the call itself refuses it.
-        let (Role::Store, Some(store)) = (id.role(), StoreId::from_bytes(store)) else { return Ok(()) };
+        let (Role::Store | Role::Tenant { .. }, Some(store)) = (id.role(), StoreId::from_bytes(store)) else {
+            return Ok(());
+        };
         services.coordinator.lead().await?;
         let checked = services.coordinator.read(|applied| {
-            applied
-                .state
-                .mounted_name(store)
-                .map_or(Ok(()), |name| self.principal.may_speak_for(name, self.call))
+            let Some(name) = applied.state.mounted_name(store) else { return Ok(()) };
+            self.principal.may_speak_for(name, self.call)?;
+            let owns = |tenant: &str| {
+                applied.state.owner(store).is_some_and(|owner| owner.as_bytes() == tenant.as_bytes())
+            };
+            match id.role() {
+                Role::Tenant { tenant, .. } if !owns(tenant) => Err(Denied::store_owner(self.call, id, name)),
+                _ => Ok(()),
+            }
         });
         checked.map_err(|denied| self.deny(denied))
     }
@@ -86,6 +99,7 @@ impl StoreCaller {
 
 #[cfg(test)]
 mod tests {
+    use mc_index::MountStore;
     use mc_raft::testing::Pool;
     use mc_raft::{RaftTiming, SnapshotLimits};
     use mc_types::Code;
@@ -120,18 +134,66 @@ mod tests {
         }
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_tenants_writer_acts_on_the_stores_of_its_name_and_tenant_alone() {
+        // Given a leader with a common store 1 and the stores 2 and 3 of tenant a and of the default tenant, all called kv.
+        let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
+        let leads = pool.leader().await;
+        let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+        leader.configuration.finish_upgrade(true).await.unwrap();
+        for (id, tenant) in [(1, None), (2, Some("a")), (3, Some(""))] {
+            let mut store = MountStore { name: "kv".into(), ..mount(id, &["a:1"], &[1 << 20]) };
+            let attribute = tenant.map(|tenant: &str| (STORE_TENANT.to_owned(), tenant.to_owned()));
+            store.endpoints[0].attributes.extend(attribute);
+            leader.stores.mount(store).await.unwrap();
+        }
+
+        for (id, stores) in [
+            ("tenant/a/rw/kv", &[2, 4][..]),
+            ("tenant/default/rw/kv", &[3, 4]),
+            ("tenant/b/rw/kv", &[4]),
+            ("tenant/a/rw/other", &[4]),
+            ("store/kv", &[1, 2, 3, 4]),
+            ("admin/a", &[1, 2, 3, 4]),
+        ] {
+            let caller = StoreCaller::named(id);
+            for store in 1..=4 {
+                let acts = caller.may_act_on(&leader, &StoreId(store).to_bytes()).await;
+                let expected = if stores.contains(&store) { Ok(()) } else { Err(Code::PermissionDenied) };
+                assert_eq!(acts.map_err(|refusal| refusal.code()), expected, "{id} on store {store}");
+            }
+            let may_name = id != "tenant/a/rw/other";
+            assert_eq!(caller.may_use_name("kv-0").is_ok(), may_name, "{id}");
+        }
+        let caller = StoreCaller::named("tenant/a/rw/kv");
+        let why = caller.may_act_on(&leader, &StoreId(1).to_bytes()).await.unwrap_err().to_string();
+        assert!(
+            why.contains("tenant/a/rw/kv") && why.contains("`kv`") && why.contains("--data-dir"),
+            "{why}"
+        );
+    }
+
     #[test]
-    fn the_endpoints_of_a_mount_name_a_store_that_has_proven_its_name() {
-        let forged =
-            v1::Endpoint { attributes: [(STORE_NAME.into(), "b".into())].into(), ..Default::default() };
-        for (id, named) in [("store/a", Some("a")), ("admin/a", None)] {
+    fn the_endpoints_of_a_mount_name_what_the_caller_has_proven() {
+        let forged = [(STORE_NAME.into(), "b".into()), (STORE_TENANT.into(), "b".into())].into();
+        let forged = v1::Endpoint { attributes: forged, ..Default::default() };
+        for (id, name, tenant) in [
+            ("store/a", Some("a"), None),
+            ("admin/a", None, None),
+            ("tenant/team/rw/a", Some("a"), Some("team")),
+            ("tenant/default/rw/a", Some("a"), Some("")),
+        ] {
             let mut mount = v1::MountStoreRequest {
                 name: "a".into(),
-                endpoints: vec![forged.clone()],
+                endpoints: vec![forged.clone(); 2],
                 ..Default::default()
             };
             StoreCaller::named(id).name_endpoints(&mut mount);
-            assert_eq!(mount.endpoints[0].attributes.get(STORE_NAME).map(String::as_str), named, "{id}");
+            for endpoint in &mount.endpoints {
+                let said = |attribute| endpoint.attributes.get(attribute).map(String::as_str);
+                assert_eq!((said(STORE_NAME), said(STORE_TENANT)), (name, tenant), "{id}");
+            }
         }
     }
 

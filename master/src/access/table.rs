@@ -3,7 +3,7 @@ use mc_net::{OpenTo, Principal};
 use mc_proto::Procedure;
 
 /// Returns the callers that a procedure is open to. A tenant's users are held to their tenant besides
-/// ([`super::resolve_tenant`]), and stores to their names ([`super::StoreCaller`]).
+/// ([`super::resolve_tenant`]), and those who call for stores to their names and tenants ([`super::StoreCaller`]).
 pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
     match procedure {
         Procedure::MasterHello => OpenTo::Anyone,
@@ -26,9 +26,9 @@ pub(super) const fn open_to(procedure: Procedure) -> OpenTo {
         Procedure::MasterListTenants => OBSERVERS,
         Procedure::MasterSetTenant => OPERATORS,
 
-        Procedure::MasterMountStore => OpenTo::Roles(&[Store]),
-        Procedure::MasterUnmountStore => OpenTo::Roles(&[Store, Operator, Admin]),
-        Procedure::MasterHeartbeat => OpenTo::Roles(&[Store]),
+        Procedure::MasterMountStore => STORES,
+        Procedure::MasterUnmountStore => OpenTo::Roles(&[Store, Writer, Operator, Admin]),
+        Procedure::MasterHeartbeat => STORES,
 
         Procedure::MasterListMembers => OBSERVERS,
         Procedure::MasterTransferLeader => OPERATORS,
@@ -73,6 +73,8 @@ const ALL: OpenTo = OpenTo::Roles(&[Admin, Operator, Observer, Master, Store, Wr
 const READERS: OpenTo = OpenTo::Roles(&[Reader, Writer, Admin]);
 /// Callers that put and remove objects.
 const WRITERS: OpenTo = OpenTo::Roles(&[Writer, Admin]);
+/// Callers that lend memory: a tenant's writer lends it to its tenant alone.
+const STORES: OpenTo = OpenTo::Roles(&[Store, Writer]);
 /// Callers that run the pool.
 const OPERATORS: OpenTo = OpenTo::Roles(&[Admin, Operator]);
 /// Callers that look at the state of the pool.
@@ -134,8 +136,8 @@ mod tests {
             | "Master/ListKeys" => &["admin", "writer", "reader", "another tenant"],
             "Master/BatchPutStart" | "Master/BatchPutEnd" | "Master/BatchPutRevoke" => writers,
             "Master/BatchRemove" | "Master/RemoveAll" | "Master/BatchDropReplicas" => writers,
-            "Master/MountStore" | "Master/Heartbeat" => &["store"],
-            "Master/UnmountStore" => &["store", "operator", "admin"],
+            "Master/MountStore" | "Master/Heartbeat" => &["store", "writer", "another tenant"],
+            "Master/UnmountStore" => &["store", "writer", "another tenant", "operator", "admin"],
             "Master/ListMembers" | "Master/GetConfig" | "Master/ListTenants" | "Master/GetSecurity" => {
                 &["master", "admin", "operator", "observer"]
             }

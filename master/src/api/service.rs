@@ -6,7 +6,7 @@ use mc_index::CLUSTER_VERSION;
 use mc_net::{ConnectInfo, Guard, Network};
 use mc_proto::v1;
 use mc_proto::v1::master_server::Master;
-use mc_types::NodeId;
+use mc_types::{NodeId, STORE_TENANT};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -222,9 +222,12 @@ impl Master for MasterService {
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         let _timer = self.0.metrics.calls.rpc(Rpc::Status);
         let mut reply = self.0.status_reply().await;
-        // Others' addresses are not for the user of one tenant.
+        // Others' addresses, and the names of other tenants, are not for the user of one tenant.
         if principal_of(request.extensions())?.is_tenants_user() {
             reply.outdated.clear();
+            for endpoint in reply.stores.iter_mut().flat_map(|store| &mut store.endpoints) {
+                endpoint.attributes.remove(STORE_TENANT);
+            }
         }
         Ok(Response::new(reply))
     }

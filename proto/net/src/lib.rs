@@ -20,7 +20,7 @@ pub use access::{
     bearer_of,
 };
 pub use connection::{ConnectInfo, Connection};
-pub use data_stream::DataStream;
+pub use data_stream::{DataStream, ExpectedStore};
 pub use gate::{Greeting, Rules};
 pub use local::{connect_local, listen_local};
 pub use network::{ChannelOptions, Incoming, Listener, Network, TcpNetwork, endpoint};

@@ -3,5 +3,9 @@
 /// Name that the certificate of the store is for. Masters say it of stores that have shown them their certificates.
 pub const STORE_NAME: &str = "name";
 
+/// Tenant whose memory the store is, which gets no other tenant's objects. Masters say it of stores that have shown them that
+/// tenant's credential.
+pub const STORE_TENANT: &str = "tenant";
+
 /// Newest format of grants that the store reads, as a number. A store without it reads the older format alone.
 pub const GRANT_FORMAT: &str = "grant-format";

@@ -108,6 +108,15 @@ impl SpiffeId {
         &self.role
     }
 
+    /// Tenant that it reads and writes objects of, empty for the default tenant; `None` for other roles.
+    #[must_use]
+    pub fn writes_for(&self) -> Option<&str> {
+        match &self.role {
+            Role::Tenant { tenant, access: TenantAccess::Write } => Some(tenant),
+            _ => None,
+        }
+    }
+
     /// Name within its role.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -231,6 +240,19 @@ mod tests {
         let role = Role::Tenant { tenant: String::new(), access: TenantAccess::Read };
         assert_eq!((reader.trust(), reader.role(), reader.name()), ("p", &role, "engine"));
         assert_eq!(SpiffeId::new("p", role, "engine"), Ok(reader));
+    }
+
+    #[test]
+    fn only_a_writer_of_a_tenant_writes_for_it() {
+        for (text, tenant) in [
+            ("spiffe://p/mc/tenant/a/rw/e", Some("a")),
+            ("spiffe://p/mc/tenant/default/rw/e", Some("")),
+            ("spiffe://p/mc/tenant/a/ro/e", None),
+            ("spiffe://p/mc/store/a", None),
+            ("spiffe://p/mc/admin/a", None),
+        ] {
+            assert_eq!(parsed(text).writes_for(), tenant, "{text}");
+        }
     }
 
     #[test]

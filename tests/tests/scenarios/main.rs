@@ -29,6 +29,7 @@ mod mooncake_http;
 mod moves;
 mod operations;
 mod overload;
+mod own_stores;
 mod power;
 mod principals;
 mod quotas;

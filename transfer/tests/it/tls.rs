@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use mc_net::Tls;
 use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport as _};
-use mc_types::{Access, STORE_NAME, TlsLevel};
+use mc_types::{Access, STORE_NAME, STORE_TENANT, TlsLevel};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -156,6 +156,36 @@ async fn a_client_refuses_another_store_than_the_one_that_its_endpoint_names() {
             let reason = no_connection(written.map(drop));
             assert!(reason.contains(&format!("the store {name} is expected there")), "{reason}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_client_accepts_a_store_of_one_tenant_by_the_credential_of_that_tenant_alone() {
+    let authority = CertificateAuthority::new();
+    let transport = TcpTransport::new(options(authority.issue("tenant/team/ro/engine")));
+    for (server, tenant, why) in [
+        ("tenant/team/rw/kv", Some("team"), None),
+        ("tenant/default/rw/kv", Some(""), None),
+        ("tenant/other/rw/kv", Some("team"), Some("the store kv-3 of tenant team is expected there")),
+        ("tenant/default/rw/kv", Some("team"), Some("the store kv-3 of tenant team is expected there")),
+        ("tenant/team/rw/kv", Some(""), Some("the store kv-3 of tenant default is expected there")),
+        ("tenant/team/rw/kv2", Some("team"), Some("the store kv-3 of tenant team is expected there")),
+        ("tenant/team/ro/kv", Some("team"), Some("not of a tenant's writer")),
+        ("store/kv", Some("team"), Some("not of a tenant's writer")),
+        ("tenant/team/rw/kv", None, Some("not of a store")),
+    ] {
+        let store = start(authority.issue(server)).await;
+        let mut peer = store.peer();
+        let said = [(STORE_NAME, Some("kv-3")), (STORE_TENANT, tenant)];
+        let said = said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        peer.endpoints[0].attributes = said.collect();
+        let written = write(&transport, &peer, &sealed(Access::Write, 0, 1000, 1), &pattern(1000, 1)).await;
+        let Some(why) = why else {
+            written.unwrap();
+            continue;
+        };
+        let reason = no_connection(written.map(drop));
+        assert!(reason.contains(why), "{server} as {tenant:?}: {reason}");
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use mc_eviction::{
-    EvictionGoal, Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, excess,
+    EvictionGoal, Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Scope,
+    excess,
 };
 use mc_index::{
-    Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutStartItem, Request as Proposal,
+    Change, Command, KeyHash, Memory, MountStore, ObjectView, PutEndItem, PutStartItem, Request as Proposal,
     Settings, Stamp, State,
 };
 use mc_testbed::{Block, Request, segment_bytes};
@@ -101,7 +102,7 @@ impl Index {
         for blocks in missing.chunks(MAX_ITEMS) {
             self.put(blocks);
         }
-        self.make_room(excess(&self.state, &[]));
+        self.make_room(excess(&self.state, Memory::Common, &[]));
     }
 
     /// Loses the leader. The next one has the index and nothing else.
@@ -159,7 +160,8 @@ impl Index {
         let mut left = wanted;
         while !left.is_none() {
             let Excess { bytes, objects } = left;
-            let want = EvictionGoal { tenant: None, bytes, objects, max: OBJECTS_PER_ENTRY };
+            let scope = Scope::Memory(Memory::Common);
+            let want = EvictionGoal { scope, bytes, objects, max: OBJECTS_PER_ENTRY };
             let chosen = self.evictor.choose(want, &self.state, &self.leases, self.now, &[]);
             if !chosen.items.is_empty() {
                 let codes = self.propose(Proposal::evict(chosen.items.clone(), self.reuse_at()));

@@ -17,14 +17,29 @@ pub(super) enum Class {
     Soft,
 }
 
-/// Orders of one choice: that of a tenant, or all of them for the pool.
-pub(super) type OrderScope = Option<usize>;
+/// Part of the orders, by the stores that their objects lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// The common order and those of quotas: their objects lie, at least in part, on common stores.
+    Shared,
+    /// The orders of objects that lie on stores of their tenant alone.
+    Own,
+}
+
+/// Orders of one choice.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OrderScope {
+    /// All orders of some parts, for the pool.
+    Parts(&'static [Part]),
+    /// At least one order of a tenant.
+    Orders([Option<usize>; 2]),
+}
 
 /// Rank of an order among all, least first: the call that used its candidate last, the candidates that have stayed in this
 /// choice, and the number of the order.
 type Rank = (u64, u32, Reverse<usize>);
 
-/// The common order, and one for each tenant with a quota that has units.
+/// The common order, and those of tenants that have units: one for a quota, and one for the tenant's own stores.
 ///
 /// Policies are changed by [`Self::change`] and [`Self::hit`] alone, which rank the orders again. So the ranks are right
 /// whenever they are asked.
@@ -32,13 +47,22 @@ type Rank = (u64, u32, Reverse<usize>);
 pub(super) struct Orders {
     /// The common order, then those of tenants.
     all: Vec<Order>,
-    by_tenant: HashMap<TenantName, usize>,
+    by_tenant: HashMap<(TenantName, Part), usize>,
     /// Numbers of orders that are free for further tenants.
     free: Vec<usize>,
     /// Orders that have lost their last unit.
     emptied: Vec<usize>,
     /// Number of calls so far. Units know its lower half, by which the policy tells uses of one call from those of several.
     calls: u64,
+    /// Sums and sets of each part.
+    parts: [PartSums; 2],
+    /// Orders of which candidates have stayed in this choice.
+    stayed: Vec<usize>,
+}
+
+/// Sums and sets of all orders of one part.
+#[derive(Debug, Default)]
+struct PartSums {
     /// Orders with a candidate, for each class.
     ranked: [BTreeSet<Rank>; 2],
     with_hard: BTreeSet<usize>,
@@ -47,16 +71,16 @@ pub(super) struct Orders {
     unpinned: usize,
     /// Candidates without a pin that choices for the pool passed over one after the other.
     passed_over: usize,
-    /// Orders of which candidates have stayed in this choice.
-    stayed: Vec<usize>,
 }
 
-/// Units of one tenant, or of all that have no quota, in the order of eviction.
+/// Units in the order of eviction: of one tenant, or of all that have no order of their own.
 #[derive(Debug, Default)]
 struct Order {
     policy: Policy<Tracked>,
     /// The tenant; `None` for the common order, and for a free one.
-    tenant: Option<TenantName>,
+    tenant: Option<(TenantName, Part)>,
+    /// Whether the tenant of an own order had a quota when the orders were last known to be right.
+    is_limited: bool,
     standing: Contribution,
     /// Candidates without a pin that choices for the tenant passed over one after the other.
     passed_over: usize,
@@ -64,7 +88,13 @@ struct Order {
     stayed: u32,
 }
 
-/// Part of an order in the sums and sets of all.
+impl Order {
+    fn part(&self) -> Part {
+        self.tenant.map_or(Part::Shared, |(_, part)| part)
+    }
+}
+
+/// Share of an order in the sums and sets of its part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Contribution {
     ranks: [Option<Rank>; 2],
@@ -81,11 +111,7 @@ impl Default for Orders {
             free: Vec::new(),
             emptied: Vec::new(),
             calls: 0,
-            ranked: Default::default(),
-            with_hard: BTreeSet::new(),
-            with_aside: BTreeSet::new(),
-            unpinned: 0,
-            passed_over: 0,
+            parts: Default::default(),
             stayed: Vec::new(),
         }
     }
@@ -99,6 +125,11 @@ impl Orders {
 
     pub(super) fn policy(&self, order: usize) -> Option<&Policy<Tracked>> {
         Some(&self.all.get(order)?.policy)
+    }
+
+    /// Returns the part that an order belongs to.
+    pub(super) fn part(&self, order: usize) -> Part {
+        self.all.get(order).map_or(Part::Shared, Order::part)
     }
 
     /// Changes a policy, and ranks its order again. Orders are never removed, so that the number of one stays valid.
@@ -132,26 +163,53 @@ impl Orders {
         if policy.is_reused(unit) { policy.get_mut(unit) } else { None }
     }
 
-    /// Tenants with an order of their own.
-    pub(super) fn tenants(&self) -> impl Iterator<Item = &TenantName> {
-        self.by_tenant.keys().inspect(|_| count_work(1))
+    /// Whether a tenant has an order.
+    pub(super) fn has_tenants(&self) -> bool {
+        !self.by_tenant.is_empty()
     }
 
-    /// Returns the order of a tenant, if it has one of its own.
-    pub(super) fn of(&self, tenant: &TenantName) -> Option<usize> {
-        self.by_tenant.get(tenant).copied()
+    /// Tenants with an order in some parts, once for each.
+    pub(super) fn tenants(&self, parts: &'static [Part]) -> impl Iterator<Item = &TenantName> {
+        let all = self.by_tenant.keys().inspect(|_| count_work(1));
+        all.filter(|(_, part)| parts.contains(part)).map(|(tenant, _)| tenant)
     }
 
-    /// Returns the order of a tenant, made when it is needed first.
-    pub(super) fn make(&mut self, tenant: TenantName) -> usize {
-        *self.by_tenant.entry(tenant).or_insert_with(|| {
+    /// Returns the order of a tenant in a part, if it has one.
+    pub(super) fn of(&self, tenant: &TenantName, part: Part) -> Option<usize> {
+        self.by_tenant.get(&(*tenant, part)).copied()
+    }
+
+    /// Returns the order of a tenant in a part, made when it is needed first.
+    pub(super) fn make(&mut self, tenant: TenantName, part: Part) -> usize {
+        *self.by_tenant.entry((tenant, part)).or_insert_with(|| {
             let order = self.free.pop().unwrap_or_else(|| {
                 self.all.push(Order::default());
                 self.all.len() - 1
             });
-            self.all[order].tenant = Some(tenant);
+            self.all[order].tenant = Some((tenant, part));
             order
         })
+    }
+
+    /// Returns the own order of a tenant, made when it is needed first. It is `limited` from the first if the tenant is known
+    /// to have a quota.
+    pub(super) fn make_own(&mut self, tenant: TenantName, limited: bool) -> usize {
+        let is_new = self.of(&tenant, Part::Own).is_none();
+        let order = self.make(tenant, Part::Own);
+        self.all[order].is_limited |= is_new && limited;
+        order
+    }
+
+    /// Whether a tenant has an own order, and had a quota when the orders were last known to be right.
+    pub(super) fn is_limited(&self, tenant: &TenantName) -> bool {
+        self.of(tenant, Part::Own).is_some_and(|order| self.all[order].is_limited)
+    }
+
+    /// Records which tenants with an own order have a quota.
+    pub(super) fn set_limited(&mut self, is_limited: impl Fn(&TenantName) -> bool) {
+        for (&(tenant, part), &order) in &self.by_tenant {
+            self.all[order].is_limited = part == Part::Own && is_limited(&tenant);
+        }
     }
 
     /// Forgets the orders of tenants that have nothing left, with the ghosts in them.
@@ -161,8 +219,8 @@ impl Orders {
             if !order.policy.is_empty() {
                 continue;
             }
-            if let Some(tenant) = std::mem::take(order).tenant {
-                self.by_tenant.remove(&tenant);
+            if let Some(key) = std::mem::take(order).tenant {
+                self.by_tenant.remove(&key);
                 self.free.push(at);
             }
         }
@@ -185,45 +243,83 @@ impl Orders {
 
     /// Returns the order whose candidate was used longest ago; of several, the one of which fewer have stayed.
     pub(super) fn next(&self, scope: OrderScope, class: Class) -> Option<usize> {
-        match scope {
-            None => self.ranked[class as usize].first().map(|(_, _, Reverse(order))| *order),
-            Some(order) => self.all[order].standing.ranks[class as usize].map(|_| order),
-        }
+        let class = class as usize;
+        let least = match scope {
+            OrderScope::Parts(parts) => self.of_parts(parts).filter_map(|it| it.ranked[class].first()).min(),
+            OrderScope::Orders(orders) => {
+                self.of_orders(orders).filter_map(|it| it.standing.ranks[class].as_ref()).min()
+            }
+        };
+        least.map(|(_, _, Reverse(order))| *order)
     }
 
-    /// Number of units without a pin.
-    pub(super) fn unpinned(&self, scope: OrderScope) -> usize {
-        scope.map_or(self.unpinned, |order| self.all[order].standing.unpinned)
+    fn of_parts(&self, parts: &'static [Part]) -> impl Iterator<Item = &PartSums> {
+        parts.iter().map(|part| &self.parts[*part as usize])
+    }
+
+    fn of_orders(&self, orders: [Option<usize>; 2]) -> impl Iterator<Item = &Order> {
+        orders.into_iter().flatten().map(|order| &self.all[order])
     }
 
     /// Whether there are units with a hard pin.
     pub(super) fn has_hard(&self, scope: OrderScope) -> bool {
-        scope.map_or(!self.with_hard.is_empty(), |order| self.all[order].standing.has_hard)
+        match scope {
+            OrderScope::Parts(parts) => self.of_parts(parts).any(|it| !it.with_hard.is_empty()),
+            OrderScope::Orders(orders) => self.of_orders(orders).any(|it| it.standing.has_hard),
+        }
     }
 
     /// Whether there are units aside.
     pub(super) fn has_aside(&self, scope: OrderScope) -> bool {
-        scope.map_or(!self.with_aside.is_empty(), |order| self.all[order].standing.has_aside)
+        match scope {
+            OrderScope::Parts(parts) => self.of_parts(parts).any(|it| !it.with_aside.is_empty()),
+            OrderScope::Orders(orders) => self.of_orders(orders).any(|it| it.standing.has_aside),
+        }
     }
 
-    /// Orders with units aside.
-    pub(super) fn with_aside(&self) -> impl Iterator<Item = usize> {
-        self.with_aside.iter().copied().inspect(|_| count_work(1))
+    /// Orders of a part with units aside.
+    pub(super) fn with_aside(&self, part: Part) -> impl Iterator<Item = usize> {
+        self.parts[part as usize].with_aside.iter().copied().inspect(|_| count_work(1))
     }
 
     /// Returns the order with hard-pinned units that comes after another one, in turn.
     pub(super) fn with_hard_after(&self, order: usize) -> Option<usize> {
-        self.with_hard.range(order + 1..).next().or_else(|| self.with_hard.first()).copied()
+        let sets = || self.parts.iter().map(|part| &part.with_hard);
+        let after = sets().filter_map(|set| set.range(order + 1..).next()).min();
+        after.or_else(|| sets().filter_map(BTreeSet::first).min()).copied()
     }
 
-    /// Number of candidates without a pin that choices in a scope passed over one after the other.
+    /// Whether all units without a pin were passed over one after the other, by choices in this scope.
     ///
-    /// Each scope counts its own. The candidates that others passed over tell nothing about those that a tenant has left,
-    /// and a tenant finds victims among objects on suspect stores, which free nothing for the pool.
-    pub(super) fn passed_over(&mut self, scope: OrderScope) -> &mut usize {
+    /// The pool counts for each part, and tenants for each of their orders. The candidates that others passed over tell nothing
+    /// about those that a tenant has left, and a tenant finds victims among objects on suspect stores, which free nothing for
+    /// the pool.
+    pub(super) fn all_passed_over(&self, scope: OrderScope) -> bool {
         match scope {
-            None => &mut self.passed_over,
-            Some(order) => &mut self.all[order].passed_over,
+            OrderScope::Parts(parts) => self.of_parts(parts).all(|it| it.passed_over >= it.unpinned),
+            OrderScope::Orders(orders) => {
+                self.of_orders(orders).all(|it| it.passed_over >= it.standing.unpinned)
+            }
+        }
+    }
+
+    /// Counts a candidate of an order that was passed over.
+    pub(super) fn pass_over(&mut self, scope: OrderScope, order: usize) {
+        match scope {
+            OrderScope::Parts(_) => self.parts[self.part(order) as usize].passed_over += 1,
+            OrderScope::Orders(_) => self.all[order].passed_over += 1,
+        }
+    }
+
+    /// Forgets which candidates were passed over, once one was not.
+    pub(super) fn start_over(&mut self, scope: OrderScope) {
+        match scope {
+            OrderScope::Parts(parts) => {
+                parts.iter().for_each(|part| self.parts[*part as usize].passed_over = 0);
+            }
+            OrderScope::Orders(orders) => {
+                orders.into_iter().flatten().for_each(|order| self.all[order].passed_over = 0);
+            }
         }
     }
 
@@ -259,21 +355,22 @@ impl Orders {
             has_aside: policy.aside() > 0,
             unpinned: policy.unpinned(),
         };
-        let before = std::mem::replace(&mut self.all[order].standing, now);
-        self.unpinned = self.unpinned - before.unpinned + now.unpinned;
+        let of_order = &mut self.all[order];
+        let part = &mut self.parts[of_order.part() as usize];
+        let before = std::mem::replace(&mut of_order.standing, now);
+        part.unpinned = part.unpinned - before.unpinned + now.unpinned;
         // Units that have left are not left to pass over.
-        self.passed_over = self.passed_over.min(self.unpinned);
-        let of_order = &mut self.all[order].passed_over;
-        *of_order = (*of_order).min(now.unpinned);
-        for ((ranked, before), now) in self.ranked.iter_mut().zip(before.ranks).zip(now.ranks) {
+        part.passed_over = part.passed_over.min(part.unpinned);
+        of_order.passed_over = of_order.passed_over.min(now.unpinned);
+        for ((ranked, before), now) in part.ranked.iter_mut().zip(before.ranks).zip(now.ranks) {
             if before != now {
                 before.inspect(|before| _ = ranked.remove(before));
                 ranked.extend(now);
             }
         }
         let sets = [
-            (&mut self.with_hard, before.has_hard, now.has_hard),
-            (&mut self.with_aside, before.has_aside, now.has_aside),
+            (&mut part.with_hard, before.has_hard, now.has_hard),
+            (&mut part.with_aside, before.has_aside, now.has_aside),
         ];
         for (set, before, now) in sets {
             match (before, now) {
@@ -292,8 +389,10 @@ mod tests {
 
     use super::*;
 
-    /// The choice by a look at all orders, next one first.
-    fn by_looking_at_all(orders: &Orders, class: Class) -> Vec<usize> {
+    const BOTH: &[Part] = &[Part::Shared, Part::Own];
+
+    /// The choice by a look at all orders of some parts, next one first.
+    fn by_looking_at_all(orders: &Orders, parts: &[Part], class: Class) -> Vec<usize> {
         let rank = |(at, order): (usize, &Order)| {
             let unit = match class {
                 Class::Unpinned => order.policy.candidate(),
@@ -301,7 +400,8 @@ mod tests {
             }?;
             Some((orders.age(at, unit)?, Reverse(order.stayed), at))
         };
-        let mut ranks: Vec<_> = orders.all.iter().enumerate().filter_map(rank).collect();
+        let of_parts = orders.all.iter().enumerate().filter(|(_, order)| parts.contains(&order.part()));
+        let mut ranks: Vec<_> = of_parts.filter_map(rank).collect();
         ranks.sort_unstable();
         ranks.into_iter().rev().map(|(_, _, at)| at).collect()
     }
@@ -314,8 +414,8 @@ mod tests {
         assert_eq!(orders.policy(0).map(Policy::once_share), Some(7 << 28));
     }
 
-    fn those(orders: &Orders, has: impl Fn(&Policy<Tracked>) -> bool) -> BTreeSet<usize> {
-        (0..orders.len()).filter(|at| has(&orders.all[*at].policy)).collect()
+    fn those(orders: &Orders, part: Part, has: impl Fn(&Policy<Tracked>) -> bool) -> BTreeSet<usize> {
+        (0..orders.len()).filter(|at| orders.part(*at) == part && has(&orders.all[*at].policy)).collect()
     }
 
     proptest! {
@@ -324,7 +424,7 @@ mod tests {
         #[test]
         fn ranks_and_sums_are_those_of_a_look_at_all_orders(
             calls_before in prop_oneof![Just(0), u64::from(u32::MAX) - 60..=u64::from(u32::MAX)],
-            steps in prop::collection::vec((0..14u8, 0..6u8, 0..40usize), 1..200),
+            steps in prop::collection::vec((0..14u8, 0..7u8, 0..40usize), 1..200),
         ) {
             let mut orders = Orders { calls: calls_before, ..Orders::default() };
             let mut units: Vec<(usize, Unit)> = Vec::new();
@@ -336,7 +436,9 @@ mod tests {
                         orders.begin_call();
                         let order = match tenant {
                             0 => 0,
-                            _ => orders.make(TenantName::new(&[tenant])),
+                            // Tenants 1 to 3 have two orders.
+                            4.. => orders.make(TenantName::new(&[tenant - 3]), Part::Own),
+                            _ => orders.make(TenantName::new(&[tenant]), Part::Shared),
                         };
                         let hash = KeyHash::of("", &key.to_le_bytes());
                         let it = Tracked { hash, is_group: false, noted: 0 };
@@ -365,19 +467,39 @@ mod tests {
                     }
                 }
                 for class in [Class::Unpinned, Class::Soft] {
-                    let ranked = orders.ranked[class as usize].iter().map(|(_, _, Reverse(order))| *order);
-                    prop_assert_eq!(ranked.collect::<Vec<_>>(), by_looking_at_all(&orders, class));
+                    for part in BOTH {
+                        let ranked = orders.parts[*part as usize].ranked[class as usize].iter();
+                        let ranked: Vec<_> = ranked.map(|(_, _, Reverse(order))| *order).collect();
+                        prop_assert_eq!(ranked, by_looking_at_all(&orders, &[*part], class));
+                    }
+                    let first = by_looking_at_all(&orders, BOTH, class).first().copied();
+                    prop_assert_eq!(orders.next(OrderScope::Parts(BOTH), class), first);
+                    let tenant = TenantName::new(&[tenant]);
+                    let of_tenant = BOTH.iter().map(|part| orders.of(&tenant, *part));
+                    let [shared, own] = of_tenant.collect::<Vec<_>>()[..] else { unreachable!() };
+                    let mut those = by_looking_at_all(&orders, BOTH, class);
+                    those.retain(|order| [shared, own].contains(&Some(*order)));
+                    let next = orders.next(OrderScope::Orders([shared, own]), class);
+                    prop_assert_eq!(next, those.first().copied());
                 }
-                prop_assert_eq!(&orders.with_hard, &those(&orders, Policy::has_hard));
-                prop_assert_eq!(&orders.with_aside, &those(&orders, |policy| policy.aside() > 0));
-                let unpinned: usize = orders.all.iter().map(|order| order.policy.unpinned()).sum();
-                prop_assert_eq!(orders.unpinned, unpinned);
+                for part in BOTH {
+                    let sums = &orders.parts[*part as usize];
+                    prop_assert_eq!(&sums.with_hard, &those(&orders, *part, Policy::has_hard));
+                    prop_assert_eq!(&sums.with_aside, &those(&orders, *part, |policy| policy.aside() > 0));
+                    let of_part = orders.all.iter().filter(|order| order.part() == *part);
+                    let unpinned: usize = of_part.map(|order| order.policy.unpinned()).sum();
+                    prop_assert_eq!(sums.unpinned, unpinned);
+                }
+                // Hard pins have their turn whatever their part.
+                let hard: Vec<_> = (0..orders.len()).filter(|at| orders.all[*at].policy.has_hard()).collect();
+                let after = hard.iter().find(|at| **at > nth).or(hard.first()).copied();
+                prop_assert_eq!(orders.with_hard_after(nth), after);
             }
             // Orders with units are those of their tenants, whatever was dropped and made again.
             orders.drop_empty();
             prop_assert_eq!(orders.by_tenant.len() + 1 + orders.free.len(), orders.len());
-            for (tenant, order) in &orders.by_tenant {
-                prop_assert_eq!(orders.all[*order].tenant, Some(*tenant));
+            for (key, order) in &orders.by_tenant {
+                prop_assert_eq!(orders.all[*order].tenant, Some(*key));
             }
         }
     }

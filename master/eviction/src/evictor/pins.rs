@@ -114,11 +114,12 @@ impl UnitObjects {
 #[cfg(test)]
 mod tests {
     use mc_index::{
-        Change, Command, EvictItem, MountStore, Op, PutEndItem, PutStartItem, RemoveItem, Settings, Stamp,
+        Change, Command, EvictItem, Memory, MountStore, Op, PutEndItem, PutStartItem, RemoveItem, Settings,
+        Stamp,
     };
     use mc_types::{GrantKey, PinAction, PutId, PutMode, SegmentEpoch, StoreId};
 
-    use super::super::EvictionGoal;
+    use super::super::{EvictionGoal, Scope};
     use super::*;
     use crate::Leases;
 
@@ -174,7 +175,8 @@ mod tests {
             put(&mut evictor, n.into(), n, soft);
         }
         let state = put(&mut evictor, 4, 4, PinAction::Preserve);
-        let want = EvictionGoal { tenant: None, bytes: 64, objects: 0, max: 10 };
+        let scope = Scope::Memory(Memory::Common);
+        let want = EvictionGoal { scope, bytes: 64, objects: 0, max: 10 };
         let choose = |evictor: &mut Evictor, state: &State| -> Vec<EvictItem> {
             evictor.choose(want, state, &Leases::new(), ClusterTime(1), &[]).items
         };

@@ -4,14 +4,16 @@
 mod support;
 
 mod bounds;
+mod own_stores;
 mod size_shift;
 
 use mc_eviction::{
-    ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, Leases, Victims, excess, tenants_in_excess,
+    ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, Leases, Scope, Victims, excess,
+    tenants_in_excess,
 };
 use mc_index::{
-    Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PutEndItem, PutStartItem,
-    Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
+    Change, Command, EvictItem, GroupId, HashedObject, KeyHash, Memory, ObjectAge, Op, PutEndItem,
+    PutStartItem, Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
 };
 use mc_types::{ClusterTime, Code, PinAction, PutId, PutMode, StoreId};
 use proptest::prelude::*;
@@ -22,6 +24,7 @@ use support::{Rig, TERM};
 
 const NOW: ClusterTime = ClusterTime(5_000);
 const SIZE: u64 = 4096;
+const POOL: Scope = Scope::Memory(Memory::Common);
 
 /// A pool with room for `room` objects, an evictor that follows it, and leases.
 struct Pool {
@@ -91,8 +94,8 @@ impl Pool {
     }
 
     fn choose_of(&mut self, tenant: &str, bytes: u64) -> Victims {
-        let tenant = Some(TenantName::new(tenant.as_bytes()));
-        let goal = EvictionGoal { tenant, bytes, objects: 0, max: 10 };
+        let scope = Scope::Quota(TenantName::new(tenant.as_bytes()));
+        let goal = EvictionGoal { scope, bytes, objects: 0, max: 10 };
         self.evictor.choose(goal, &self.rig.state, &self.leases, NOW, &[])
     }
 
@@ -101,7 +104,7 @@ impl Pool {
     }
 
     fn choose_without(&mut self, bytes: u64, suspects: &[StoreId]) -> Victims {
-        let want = EvictionGoal { tenant: None, bytes, objects: 0, max: 1000 };
+        let want = EvictionGoal { scope: POOL, bytes, objects: 0, max: 1000 };
         self.evictor.choose(want, &self.rig.state, &self.leases, NOW, suspects)
     }
 
@@ -212,7 +215,7 @@ fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     pool.put(3..4);
     pool.put(4..5);
     let later = ClusterTime(NOW.0 + 61_000);
-    let want = EvictionGoal { tenant: None, bytes: 2 * SIZE, objects: 0, max: 10 };
+    let want = EvictionGoal { scope: POOL, bytes: 2 * SIZE, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
     assert_eq!(versions(&chosen), [3, 4], "it counts as used when its pin ended");
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
@@ -511,7 +514,7 @@ proptest! {
                 evictor.follow(&change, &state);
             }
         }
-        let want = EvictionGoal { tenant: None, bytes: u64::MAX, objects: 0, max: 1000 };
+        let want = EvictionGoal { scope: POOL, bytes: u64::MAX, objects: 0, max: 1000 };
         let chosen = evictor.choose(want, &state, &Leases::new(), NOW, &[]);
         let mut versions: Vec<_> = chosen.items.iter().map(|item| item.version).collect();
         versions.sort();
@@ -658,12 +661,12 @@ fn a_pool_is_in_excess_whatever_waits_for_the_sweep() {
     let remove_all = |tenant: &str| Op::RemoveAll { tenant: tenant.into(), reuse_at: ClusterTime(0) };
     pool.rig.apply(remove_all("a"));
     assert!(pool.rig.state.needs_sweep());
-    assert_eq!(excess(&pool.rig.state, &[]), Excess { bytes: 6 * SIZE, objects: 0 });
+    assert_eq!(excess(&pool.rig.state, Memory::Common, &[]), Excess { bytes: 6 * SIZE, objects: 0 });
     pool.rig.apply(remove_all(""));
-    assert!(excess(&pool.rig.state, &[]).is_none(), "the sweep is about to free them");
+    assert!(excess(&pool.rig.state, Memory::Common, &[]).is_none(), "the sweep is about to free them");
     let settings = Settings { max_objects: 10, ..Settings::default() };
     pool.rig.apply(Op::SetSettings(settings));
-    assert!(excess(&pool.rig.state, &[]).is_none());
+    assert!(excess(&pool.rig.state, Memory::Common, &[]).is_none());
 }
 
 #[test]
@@ -678,12 +681,12 @@ fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
         tenants_in_excess(&pool.rig.state, pool.evictor.take_touched(9)),
         [(TenantName::new(b"a"), expected)]
     );
-    assert!(excess(&pool.rig.state, &[]).is_none());
+    assert!(excess(&pool.rig.state, Memory::Common, &[]).is_none());
     pool.rig.apply(Op::SetSettings(Settings { max_objects: 10, ..Settings::default() }));
-    assert_eq!(excess(&pool.rig.state, &[]), expected);
+    assert_eq!(excess(&pool.rig.state, Memory::Common, &[]), expected);
     let max_index_bytes = pool.rig.state.index_bytes();
     pool.rig.apply(Op::SetSettings(Settings { max_index_bytes, ..Settings::default() }));
-    assert_eq!(excess(&pool.rig.state, &[]), expected);
+    assert_eq!(excess(&pool.rig.state, Memory::Common, &[]), expected);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use mc_types::{Code, GrantKey, SegmentEpoch, StoreId};
 
-use crate::command::{KEY_CHANGES_SINCE, MountStore};
+use crate::command::{KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE};
 use crate::state::State;
-use crate::stores::{EarlierKey, Mounted, Segment, Store, is_mountable};
+use crate::stores::{EarlierKey, Mounted, Segment, Store, is_mountable, owner};
 
 impl State {
     pub(crate) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {
@@ -44,7 +44,7 @@ impl State {
     /// segments may come and go.
     ///
     /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. A key is not
-    /// followed by the one before it. So a mount that arrives late, after a newer one, changes nothing: it lacks a segment, or has
+    /// followed by the one before it. The owner stays. So a mount that arrives late, after a newer one, changes nothing: it lacks a segment, or has
     /// one that was unmounted or the earlier key, and is refused.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
@@ -52,6 +52,10 @@ impl State {
         let known = old.mount.segments.len();
         let follows = |(&old, &new): (&u64, &u64)| new == old || new == 0;
         let Some(earlier_key) = self.earlier_key(old, mount) else { return Code::InvalidParams };
+        // The objects that it holds are of this owner.
+        if self.cluster_version >= OWN_STORES_SINCE && owner(&old.mount) != owner(mount) {
+            return Code::InvalidParams;
+        }
         if mount.segments.len() < known || !old.mount.segments.iter().zip(&mount.segments).all(follows) {
             return Code::InvalidParams;
         }

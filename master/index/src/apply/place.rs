@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use mc_types::{Code, Replication, StoreId};
 use smallvec::SmallVec;
@@ -8,6 +7,7 @@ use triomphe::Arc;
 use super::EntryFacts;
 use crate::bounds::bound;
 use crate::command::{PlacedReplica, PutStartItem};
+use crate::key::TenantName;
 use crate::puts::PutReplica;
 use crate::random::SplitMix64;
 use crate::state::State;
@@ -19,9 +19,11 @@ pub(crate) const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
 pub(crate) struct Placer {
-    /// Segments of live stores that are not suspect.
+    /// Segments of live stores that are open to the tenant and not suspect.
     candidates: Arc<Candidates>,
-    /// Bytes of the largest live segment, including those of suspect stores.
+    /// The same: first those of the stores of the tenant's own or the common ones, of which the larger part is free, then the others.
+    tiers: SmallVec<[Arc<Candidates>; 2]>,
+    /// Bytes of the largest live segment that is open to the tenant, including those of suspect stores.
     largest: u64,
     random: SplitMix64,
     take_back_left: usize,
@@ -37,13 +39,21 @@ pub(crate) struct Placer {
 type Avoided = SmallVec<[StoreId; 4]>;
 
 impl Placer {
-    pub(crate) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
-        let all = state.stores.candidates(&state.segments);
-        let candidates = if suspects.is_empty() { Arc::clone(all) } else { Arc::new(all.without(suspects)) };
+    pub(crate) fn new(state: &State, tenant: &TenantName, suspects: &BTreeSet<StoreId>) -> Self {
+        let without = |from: &Arc<Candidates>, stores: &BTreeSet<StoreId>| match stores.is_empty() {
+            true => Arc::clone(from),
+            false => Arc::new(from.without(stores)),
+        };
+        let owned = state.owned_stores();
+        let of = |is_own: bool| owned.iter().filter(move |(_, owner)| (*owner == tenant) == is_own);
+        let [own, others] = [true, false].map(|is_own| of(is_own).map(|(store, _)| *store).collect());
+        let open = without(state.stores.candidates(&state.segments), &others);
+        let candidates = without(&open, suspects);
         let random = SplitMix64::new(0);
         Self {
+            tiers: tiers(state, &candidates, &own),
             candidates,
-            largest: all.largest,
+            largest: open.largest,
             random,
             take_back_left: bound(TAKE_BACK_MAX, 2),
             full: BTreeMap::new(),
@@ -137,58 +147,21 @@ impl Placer {
         for &store in &item.preferred {
             let from = self.candidates.all.partition_point(|c| c.store < store);
             let to = self.candidates.all.partition_point(|c| c.store <= store);
-            let found = self.first_with_room(from..to, state, item.size, fits);
+            let found =
+                first_with_room(&self.candidates.all[from..to], &mut self.random, state, item.size, fits);
             if found.is_some() {
                 return found;
             }
         }
-        self.better_of_two(state, item.size, fits)
-            .or_else(|| self.first_with_room(0..self.candidates.all.len(), state, item.size, fits))
-            .or_else(|| self.take_back(state, entry, item.size, fits))
-    }
-
-    /// Allocates on the freer of two random candidates: nearly the best balance, without a search.
-    ///
-    /// A candidate is drawn with the probability of its share of all capacity, so that segments of very different sizes
-    /// fill alike. With two draws, a store that comes empty gets at most twice its share of the puts, however full the
-    /// others are.
-    fn better_of_two(
-        &mut self,
-        state: &mut State,
-        size: u64,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
-        let mut pick = || {
-            let drawn = self.random.below_u64(self.candidates.capacity())?;
-            let at = self.candidates.all.partition_point(|candidate| candidate.until <= drawn);
-            self.candidates.all.get(at).copied().filter(|c| fits(c))
-        };
-        let (a, b) = (pick(), pick());
-        let (first, second) = match (a, b) {
-            (Some(a), Some(b)) if has_more_free(state, b, a) => (Some(b), Some(a)),
-            (None, b) => (b, None),
-            both => both,
-        };
-        [first, second]
-            .into_iter()
-            .flatten()
-            .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (c, offset)))
-    }
-
-    /// Allocates on the first of these candidates with room, starting at a random one.
-    fn first_with_room(
-        &mut self,
-        among: Range<usize>,
-        state: &mut State,
-        size: u64,
-        fits: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<(Candidate, u64)> {
-        let candidates = &self.candidates.all[among];
-        let (before, after) = candidates.split_at(self.random.below(candidates.len())?);
-        let candidates = after.iter().chain(before).inspect(|_| count_work(1));
-        candidates
-            .filter(|c| fits(c))
-            .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (*c, offset)))
+        for tier in &self.tiers {
+            let random = &mut self.random;
+            let found = better_of_two(tier, random, state, item.size, fits)
+                .or_else(|| first_with_room(&tier.all, random, state, item.size, fits));
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.take_back(state, entry, item.size, fits)
     }
 
     /// Frees held bytes, those with the earliest reuse time first, until the put fits.
@@ -220,6 +193,73 @@ impl Placer {
         }
         None
     }
+}
+
+/// Allocates on the freer of two random candidates: nearly the best balance, without a search.
+///
+/// A candidate is drawn with the probability of its share of all capacity, so that segments of very different sizes
+/// fill alike. With two draws, a store that comes empty gets at most twice its share of the puts, however full the
+/// others are.
+fn better_of_two(
+    among: &Candidates,
+    random: &mut SplitMix64,
+    state: &mut State,
+    size: u64,
+    fits: &dyn Fn(&Candidate) -> bool,
+) -> Option<(Candidate, u64)> {
+    let mut pick = || {
+        let drawn = random.below_u64(among.capacity())?;
+        let at = among.all.partition_point(|candidate| candidate.until <= drawn);
+        among.all.get(at).copied().filter(|c| fits(c))
+    };
+    let (a, b) = (pick(), pick());
+    let (first, second) = match (a, b) {
+        (Some(a), Some(b)) if has_more_free(state, b, a) => (Some(b), Some(a)),
+        (None, b) => (b, None),
+        both => both,
+    };
+    [first, second]
+        .into_iter()
+        .flatten()
+        .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (c, offset)))
+}
+
+/// Allocates on the first of these candidates with room, starting at a random one.
+fn first_with_room(
+    candidates: &[Candidate],
+    random: &mut SplitMix64,
+    state: &mut State,
+    size: u64,
+    fits: &dyn Fn(&Candidate) -> bool,
+) -> Option<(Candidate, u64)> {
+    let (before, after) = candidates.split_at(random.below(candidates.len())?);
+    let candidates = after.iter().chain(before).inspect(|_| count_work(1));
+    candidates
+        .filter(|c| fits(c))
+        .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (*c, offset)))
+}
+
+/// Divides candidates by whether their stores are in `own`, those first of which a larger part is free.
+///
+/// So both fill alike, and common stores take nothing of a tenant's while they are the fuller ones and its own have room.
+fn tiers(state: &State, all: &Arc<Candidates>, own: &BTreeSet<StoreId>) -> SmallVec<[Arc<Candidates>; 2]> {
+    if own.is_empty() {
+        return [Arc::clone(all)].into_iter().collect();
+    }
+    let common = all.without(own);
+    let own = all.without(&common.all.iter().map(|candidate| candidate.store).collect());
+    let free = |candidates: &Candidates| -> u128 {
+        let used =
+            |it: &Candidate| state.segments.space(it.segment).map_or(it.capacity, |space| space.alloc.used());
+        candidates.all.iter().map(|it| u128::from(it.capacity - used(it))).sum()
+    };
+    let is_common_freer =
+        free(&common) * u128::from(own.capacity()) > free(&own) * u128::from(common.capacity());
+    let mut tiers: SmallVec<[Arc<Candidates>; 2]> = [Arc::new(own), Arc::new(common)].into_iter().collect();
+    if is_common_freer {
+        tiers.reverse();
+    }
+    tiers
 }
 
 /// Whether `a` has a larger part of its space free than `b`.
@@ -300,7 +340,7 @@ mod tests {
 
     fn in_one_entry(state: &mut State, items: &[PutStartItem]) -> Placed {
         place_all(state, items, |state, placer| {
-            placer.unwrap_or_else(|| Placer::new(state, &BTreeSet::new()))
+            placer.unwrap_or_else(|| Placer::new(state, &TenantName::new(b""), &BTreeSet::new()))
         })
     }
 
@@ -345,8 +385,9 @@ mod tests {
             .collect();
         let (mut one, mut other) = (pool(90), pool(90));
         let (remembering, searches) = in_one_entry(&mut one, &items);
-        let (forgetting, all) =
-            place_all(&mut other, &items, |state, _| Placer::new(state, &BTreeSet::new()));
+        let (forgetting, all) = place_all(&mut other, &items, |state, _| {
+            Placer::new(state, &TenantName::new(b""), &BTreeSet::new())
+        });
         assert_eq!(remembering, forgetting);
         assert!(remembering.last().is_some_and(Result::is_err) && searches < all, "{searches} of {all}");
     }

@@ -10,7 +10,7 @@ use super::EntryFacts;
 use super::place::Placer;
 use crate::alloc::allocated;
 use crate::command::{Pin, PutEndItem, PutEnded, PutStartItem, PutStarted};
-use crate::key::{IndexKey, KeyHash};
+use crate::key::{IndexKey, KeyHash, TenantName};
 use crate::objects::{Object, ObjectRef, PREFETCHED, Replica, prefetch};
 use crate::puts::{Ended, Outcome, Put, PutReplica, PutState};
 use crate::state::State;
@@ -47,7 +47,7 @@ impl State {
         items: &[PutStartItem],
     ) -> Vec<PutStarted> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
-        let mut placer = Placer::new(self, &suspects);
+        let mut placer = Placer::new(self, &TenantName::new(tenant.as_bytes()), &suspects);
         let mut answers = Vec::with_capacity(items.len());
         for group in items.chunks(PREFETCHED) {
             let keys: Vec<_> = group.iter().map(|item| IndexKey::new(tenant, &item.key)).collect();

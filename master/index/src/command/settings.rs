@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 /// - 2: fixes of what `apply` answers, each beside the code that asks for the version.
 /// - 3: a put becomes visible only if its stores have proven that they wrote it ([`PROOFS_SINCE`]), and the state has access
 ///   settings ([`SECURITY_SINCE`](super::SECURITY_SINCE)). Entries may name their calls ([`AUDIT_SINCE`](super::AUDIT_SINCE)). A
-///   mounted store may change the key of its grants ([`KEY_CHANGES_SINCE`]).
+///   mounted store may change the key of its grants ([`KEY_CHANGES_SINCE`]), and a store may be the memory of one tenant
+///   ([`OWN_STORES_SINCE`]).
 pub const CLUSTER_VERSION: u32 = 3;
 
 /// Cluster version from which leaders end a put only if its stores have proven that they wrote it, by an
@@ -24,6 +25,9 @@ pub const PROOFS_SINCE: u32 = 3;
 
 /// Cluster version from which a store that is mounted may mount the same epoch with another grant key.
 pub const KEY_CHANGES_SINCE: u32 = 3;
+
+/// Cluster version from which a store may be the memory of one tenant, and gets that tenant's objects alone.
+pub const OWN_STORES_SINCE: u32 = 3;
 
 /// Replicated settings: everything that changes the answers of `apply` or of a leader. Formation seeds them from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

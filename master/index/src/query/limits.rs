@@ -2,9 +2,9 @@
 
 use crate::command::{Quota, TenantPolicy};
 use crate::key::TenantName;
+use crate::query::Usage;
 use crate::security::Security;
 use crate::state::State;
-use crate::stores::SpaceUsage;
 use crate::tenants::{Tenant, TenantUsage};
 
 /// Memory of an object besides its record: its slot, its entries in the segments' lists, and unused space in the
@@ -41,8 +41,8 @@ impl State {
     #[must_use]
     pub fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
         let limit = self.settings.hard_pin_limit;
-        let SpaceUsage { capacity, pinned, .. } = self.segments.total();
         let name = TenantName::new(tenant.as_bytes());
+        let Usage { capacity, pinned, .. } = self.usage(&self.stores_closed_to(&name, &[]));
         let Quota { bytes: quota, .. } = self.quota(&name);
         let own = self.tenants.usage(&name).all().pinned;
         pinned.saturating_add(bytes) <= limit.of(capacity)

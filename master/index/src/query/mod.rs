@@ -17,7 +17,7 @@ pub use limits::TenantView;
 pub use list::{KeyPage, ListedObject};
 pub use objects::{EvictionUnit, GroupView, HashedObject, ObjectAge, ObjectView};
 pub use puts::PutView;
-pub use stores::{HeldRange, SegmentView, StoreView, Usage};
+pub use stores::{HeldRange, Memory, SegmentView, StoreView, Usage};
 
 impl State {
     /// Cluster time as of the last applied entry.

@@ -72,6 +72,8 @@ pub struct EvictionUnit {
     pub group: Option<GroupId>,
     /// Tenant, by whose quota it is evicted.
     pub tenant: TenantName,
+    /// Whether all replicas of the object lie on stores of the tenant's own.
+    pub is_on_own_stores: bool,
 }
 
 /// Facts about a visible object by which a new leader orders it for eviction.
@@ -85,12 +87,6 @@ pub struct ObjectAge {
     pub reused: u32,
     /// Order of its first allocation (see [`crate::allocation_order`]), by which objects were put.
     pub put: u64,
-}
-
-impl EvictionUnit {
-    fn new(object: ObjectRef<'_>) -> Self {
-        Self { group: object.group, tenant: TenantName::of_index_key(object.key) }
-    }
 }
 
 impl State {
@@ -178,10 +174,10 @@ impl State {
         self.group(self.groups.of_unit(unit)?)
     }
 
-    /// Whether objects are evicted by other rules than their order of use: in groups, or within quotas.
+    /// Whether objects are evicted by other rules than their order of use: in groups, within quotas, or on stores of one tenant.
     #[must_use]
     pub fn has_units(&self) -> bool {
-        self.groups.len() > 0 || self.has_quotas()
+        self.groups.len() > 0 || self.has_quotas() || !self.owned_stores().is_empty()
     }
 
     /// Number of groups.
@@ -195,14 +191,26 @@ impl State {
     pub fn unit_of(&self, hash: KeyHash) -> Option<EvictionUnit> {
         let mut objects = self.objects.with_hash(hash);
         let object = objects.find(|object| KeyHash::of_index_key(object.key) == hash)?;
-        Some(EvictionUnit::new(object))
+        Some(self.eviction_unit(object))
+    }
+
+    fn eviction_unit(&self, object: ObjectRef<'_>) -> EvictionUnit {
+        let (owned, tenant) = (self.owned_stores(), TenantName::of_index_key(object.key));
+        let mut stores = object.replicas().filter_map(|it| Some(self.segments.live(it.segment)?.store));
+        let is_on_own_stores = !owned.is_empty() && stores.all(|store| owned.get(&store) == Some(&tenant));
+        EvictionUnit { group: object.group, tenant, is_on_own_stores }
     }
 
     /// Lists when every visible object was put and last reused.
     pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
             let key = KeyHash::of_index_key(object.key);
-            ObjectAge { key, unit: EvictionUnit::new(object), reused: object.reused, put: object.put_order() }
+            ObjectAge {
+                key,
+                unit: self.eviction_unit(object),
+                reused: object.reused,
+                put: object.put_order(),
+            }
         })
     }
 

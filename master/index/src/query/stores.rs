@@ -1,6 +1,9 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use mc_types::{ClusterTime, GRANT_FORMAT, GrantKey, SegmentEpoch, SegmentNumber, StoreId};
 
-use crate::command::{Endpoint, PlacedReplica};
+use crate::command::{Endpoint, OWN_STORES_SINCE, PlacedReplica};
+use crate::key::TenantName;
 use crate::state::State;
 use crate::stores::{Mounted, Space, SpaceUsage};
 
@@ -15,6 +18,15 @@ pub struct Usage {
     pub held: u64,
     /// Part of the live bytes that is hard-pinned.
     pub pinned: u64,
+}
+
+/// Memory that objects compete for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Memory {
+    /// The stores that take the objects of all tenants.
+    Common,
+    /// The stores of one tenant, which take its objects alone.
+    OwnedBy(TenantName),
 }
 
 /// A mounted store.
@@ -92,6 +104,61 @@ impl State {
         Usage { capacity, live: used.saturating_sub(held), held, pinned }
     }
 
+    /// Returns the stores that are the memory of one tenant, with that tenant.
+    pub(crate) fn owned_stores(&self) -> &BTreeMap<StoreId, TenantName> {
+        const NONE: &BTreeMap<StoreId, TenantName> = &BTreeMap::new();
+        if self.cluster_version < OWN_STORES_SINCE {
+            return NONE;
+        }
+        &self.stores.candidates(&self.segments).owned
+    }
+
+    /// The tenant whose memory a store is, if it is the memory of one.
+    #[must_use]
+    pub fn owner(&self, store: StoreId) -> Option<TenantName> {
+        self.owned_stores().get(&store).copied()
+    }
+
+    /// Whether a store is mounted that is the memory of this tenant.
+    #[must_use]
+    pub fn has_own_stores(&self, tenant: &TenantName) -> bool {
+        self.owned_stores().values().any(|owner| owner == tenant)
+    }
+
+    /// Lists the tenants that have stores of their own.
+    #[must_use]
+    pub fn owners(&self) -> BTreeSet<TenantName> {
+        self.owned_stores().values().copied().collect()
+    }
+
+    /// Lists the stores that are the memory of other tenants than this one, and those in `suspects`, sorted.
+    #[must_use]
+    pub fn stores_closed_to(&self, tenant: &TenantName, suspects: &[StoreId]) -> Vec<StoreId> {
+        let others = self.owned_stores().iter().filter(|(_, owner)| *owner != tenant);
+        let mut closed: Vec<StoreId> =
+            others.map(|(store, _)| *store).chain(suspects.iter().copied()).collect();
+        closed.sort_unstable();
+        closed.dedup();
+        closed
+    }
+
+    /// Lists the mounted stores that are not of this memory, and those in `suspects`, sorted.
+    #[must_use]
+    pub fn stores_outside(&self, memory: Memory, suspects: &[StoreId]) -> Vec<StoreId> {
+        let owned = self.owned_stores();
+        let mut outside = suspects.to_vec();
+        match memory {
+            Memory::Common => outside.extend(owned.keys()),
+            Memory::OwnedBy(tenant) => {
+                let stores = self.mounted().map(|(store, _)| store);
+                outside.extend(stores.filter(|store| owned.get(store) != Some(&tenant)));
+            }
+        }
+        outside.sort_unstable();
+        outside.dedup();
+        outside
+    }
+
     /// Lists the mounted stores, by id.
     pub fn stores(&self) -> impl Iterator<Item = StoreView<'_>> {
         self.stores.iter().filter_map(|(_, store)| Some(self.view(store.mounted.as_ref()?)))
@@ -159,10 +226,12 @@ impl State {
         }
     }
 
-    /// Bytes of the largest mounted segment; 0 without stores.
+    /// Bytes of the largest mounted segment that takes objects of this tenant; 0 without stores.
     #[must_use]
-    pub fn largest_segment(&self) -> u64 {
-        let mounted = self.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
+    pub fn largest_segment(&self, tenant: &TenantName) -> u64 {
+        let is_open = |store: &StoreId| self.owner(*store).is_none_or(|owner| owner == *tenant);
+        let stores = self.stores.iter().filter(|(store, _)| is_open(store));
+        let mounted = stores.filter_map(|(_, store)| store.mounted.as_ref());
         let spaces = mounted.flat_map(Mounted::numbers).filter_map(|number| self.segments.space(number));
         spaces.map(|space| space.alloc.capacity()).max().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
 //! Stores, and the segments of memory that they lend: `segments` uses `segment`, and the stores name segments by number.
-//! `candidates` lists the segments of all stores.
+//! `candidates` lists the segments of all stores, and whose memory they are.
 
 mod candidates;
 mod segment;
@@ -8,11 +8,12 @@ mod segments;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-use mc_types::{ClusterTime, GrantKey, MAX_SEGMENTS, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, MAX_SEGMENTS, STORE_TENANT, SegmentEpoch, StoreId};
 use triomphe::Arc;
 
 use crate::command::MountStore;
 use crate::cow::CowMap;
+use crate::key::TenantName;
 
 pub(crate) use candidates::{Candidate, Candidates};
 pub(crate) use segment::{Segment, Space, SpaceUsage};
@@ -69,6 +70,13 @@ impl Mounted {
     pub(crate) fn is_tcp_only(&self) -> bool {
         !self.mount.endpoints.is_empty() && self.mount.endpoints.iter().all(|e| e.transport == "tcp")
     }
+}
+
+/// Returns the tenant whose memory a store is, if it is mounted with the credential of one.
+pub(crate) fn owner(mount: &MountStore) -> Option<TenantName> {
+    let mut attributes = mount.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
+    let (_, tenant) = attributes.find(|(name, _)| name == STORE_TENANT)?;
+    Some(TenantName::new(tenant.as_bytes()))
 }
 
 /// Whether a mount is within the limits.

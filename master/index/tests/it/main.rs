@@ -7,6 +7,7 @@ mod determinism;
 mod golden;
 mod groups;
 mod model;
+mod own_stores;
 mod scenarios;
 #[path = "../support/mod.rs"]
 mod support;

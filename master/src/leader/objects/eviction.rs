@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use mc_eviction::{
     ClearingStep, EvictionBlocked, EvictionGoal, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY,
-    OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS, Victims, excess, tenants_in_excess,
+    OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS, Scope, Victims, excess, tenants_in_excess,
 };
-use mc_index::{EvictItem, Fit, Request, TenantName, Usage, bound};
+use mc_index::{EvictItem, Fit, Memory, Request, State, TenantName, Usage, bound};
 use mc_raft::Applied;
-use mc_types::Code;
+use mc_types::{Code, StoreId};
 use tokio::time::Instant;
 
 use super::Objects;
 use super::ages::Ages;
-use super::queue::{PutQueue, RoomNeed, Scope, Ticket};
-use super::room::{WaitOutcome, free_in};
+use super::queue::{PutQueue, RoomNeed, Ticket};
+use super::room::{WaitOutcome, free_in, outside};
 use crate::leader::term::{Leading, Refusal};
 use crate::metrics::EvictedFor;
 
@@ -40,18 +40,32 @@ fn may_evict_for(in_flight: u64, capacity: u64) -> bool {
     in_flight <= capacity / 2
 }
 
+/// Returns what is above the watermark of a memory. A tenant's own stores have nothing above theirs while all stores that are open
+/// to the tenant are below it: its next puts go to common stores then.
+fn above_watermark(state: &State, memory: Memory, suspects: &[StoreId]) -> Excess {
+    match memory {
+        Memory::OwnedBy(tenant)
+            if excess(state, memory, &state.stores_closed_to(&tenant, suspects)).is_none() =>
+        {
+            Excess::default()
+        }
+        _ => excess(state, memory, &state.stores_outside(memory, suspects)),
+    }
+}
+
 /// Why a put found no room, for its caller.
 pub(super) fn explain(scope: Scope, made: WaitOutcome) -> &'static str {
+    let is_quota = matches!(scope, Scope::Quota(_));
     match made {
-        WaitOutcome::Blocked(EvictionBlocked::Leased) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Leased) if is_quota => {
             "the tenant is at its quota, and its objects are leased by readers: try again later, or raise the quota \
              (mcctl tenants set)"
         }
-        WaitOutcome::Blocked(EvictionBlocked::Pinned) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Pinned) if is_quota => {
             "the tenant is at its quota, and the objects that it has left are hard-pinned: remove some, or raise the \
              quota (mcctl tenants set)"
         }
-        WaitOutcome::Blocked(EvictionBlocked::Empty) if scope.is_some() => {
+        WaitOutcome::Blocked(EvictionBlocked::Empty) if is_quota => {
             "the tenant is at its quota, and has no object left to evict: its puts in flight take up the quota"
         }
         WaitOutcome::Blocked(EvictionBlocked::Leased) => {
@@ -127,6 +141,8 @@ struct TermEviction {
     looked_at: Instant,
     /// Tenants above the high watermark of their quota then, and what each has left above the low one.
     above: BTreeMap<TenantName, Excess>,
+    /// Tenants with stores of their own then, but for those found below the high watermark since.
+    full: BTreeSet<TenantName>,
     /// Tenant whose turn it is next.
     next_tenant: TenantName,
     /// Whether tenants with a quota had no order of their own a second ago.
@@ -202,6 +218,7 @@ impl TermEviction {
             noted_at: Instant::now(),
             looked_at: Instant::now(),
             above: BTreeMap::new(),
+            full: BTreeSet::new(),
             next_tenant: TenantName::new(b""),
             outdated: false,
         }
@@ -225,26 +242,46 @@ impl TermEviction {
             tenants.extend(self.above.keys());
             let above = objects.index.read(|applied| tenants_in_excess(&applied.state, tenants));
             self.above = above.into_iter().collect();
+            self.full = objects.index.read(|applied| applied.state.owners());
         }
         objects.let_in(&self.leading);
         // Tenants first: what they give up is room in the pool, too. The pool has its turn after a few entries.
         if self.make_room_in_quotas(objects).await == EntryOutcome::Failed {
             return;
         }
+        let mut memories: BTreeSet<Memory> = self.full.iter().copied().map(Memory::OwnedBy).collect();
+        memories.insert(Memory::Common);
+        memories.extend(objects.room.queue(|queue| {
+            let memory = |scope| if let Scope::Memory(memory) = scope { Some(memory) } else { None };
+            queue.scopes().filter_map(memory).collect::<Vec<_>>()
+        }));
+        for memory in memories {
+            if self.make_room_in(objects, memory).await == EntryOutcome::Failed {
+                return;
+            }
+        }
+    }
+
+    /// Evicts in a memory what exceeds its watermark or what its waiters need.
+    async fn make_room_in(&mut self, objects: &Objects, memory: Memory) -> EntryOutcome {
+        let scope = Scope::Memory(memory);
         let suspects = self.leading.liveness.suspects();
         let (above, may_evict) = objects.index.read(|applied| {
             let state = &applied.state;
             let Usage { capacity, .. } = state.usage(&suspects);
-            (excess(state, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
+            (above_watermark(state, memory, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
         });
+        if let (Memory::OwnedBy(tenant), true) = (memory, above.is_none()) {
+            self.full.remove(&tenant);
+        }
         if !may_evict {
-            objects.room.tell(|queue| queue.block(None, EvictionBlocked::InFlight, true));
-            return;
+            objects.room.tell(|queue| queue.block(scope, EvictionBlocked::InFlight, true));
+            return EntryOutcome::Applied;
         }
-        if self.clear(objects).await == EntryOutcome::Failed {
-            return;
+        if self.clear(objects, scope).await == EntryOutcome::Failed {
+            return EntryOutcome::Failed;
         }
-        self.make_room_in_pool(objects, above).await;
+        self.evict_in(objects, scope, above).await
     }
 
     /// Evicts objects of tenants that are above a watermark of their quota, or whose puts wait: in turn, and those of
@@ -252,7 +289,10 @@ impl TermEviction {
     async fn make_room_in_quotas(&mut self, objects: &Objects) -> EntryOutcome {
         self.reason = EvictedFor::Quota;
         let mut tenants: BTreeSet<TenantName> = self.above.keys().copied().collect();
-        tenants.extend(objects.room.queue(|queue| queue.scopes().flatten().collect::<Vec<_>>()));
+        tenants.extend(objects.room.queue(|queue| {
+            let tenant = |scope| if let Scope::Quota(tenant) = scope { Some(tenant) } else { None };
+            queue.scopes().filter_map(tenant).collect::<Vec<_>>()
+        }));
         if tenants.is_empty() {
             return EntryOutcome::Applied;
         }
@@ -286,7 +326,7 @@ impl TermEviction {
         tenant: TenantName,
         batch: &mut Batch,
     ) -> EntryOutcome {
-        let scope = Some(tenant);
+        let scope = Scope::Quota(tenant);
         let above = self.above.get(&tenant).copied().unwrap_or_default();
         let wanted = above.max(self.needed(objects, scope));
         if wanted.is_none() {
@@ -355,7 +395,7 @@ impl TermEviction {
 
     /// Evicts objects that lie side by side, until the first waiter fits where they were whose object fits nowhere. No
     /// other waiter tries meanwhile, so that none takes what was freed for that one.
-    async fn clear(&mut self, objects: &Objects) -> EntryOutcome {
+    async fn clear(&mut self, objects: &Objects, scope: Scope) -> EntryOutcome {
         let suspects = self.leading.liveness.suspects();
         let room = &objects.room;
         if room.is_idle() {
@@ -363,20 +403,21 @@ impl TermEviction {
         }
         let unfit = room.queue(|queue| {
             objects.index.read(|applied| {
-                let fit = |size| applied.state.fit_of(size, &suspects);
-                let (ticket, need, again) = queue.first_unfit(|size| fit(size) == Fit::Fits)?;
+                let without = outside(scope, &applied.state, &suspects);
+                let fit = |size| applied.state.fit_of(size, &without);
+                let (ticket, need, again) = queue.first_unfit(scope, |size| fit(size) == Fit::Fits)?;
                 (again || fit(need.largest) == Fit::InPieces).then_some((ticket, need))
             })
         });
         let Some((ticket, need)) = unfit else { return EntryOutcome::Applied };
-        room.queue(|queue| queue.close_for(ticket));
-        match self.clear_for(objects, ticket, need).await {
+        room.queue(|queue| queue.close_for(ticket, scope));
+        match self.clear_for(objects, scope, ticket, need).await {
             (entry, 0) => {
-                room.queue(|queue| queue.open(ticket));
+                room.queue(|queue| queue.open(ticket, scope));
                 entry
             }
             (entry, _) => {
-                room.tell(|queue| queue.cleared(ticket));
+                room.tell(|queue| queue.cleared(ticket, scope));
                 entry
             }
         }
@@ -388,7 +429,13 @@ impl TermEviction {
     /// A place takes several entries. Its bytes are free after each, and held for the waiter by the queue alone: no other
     /// call tries to start puts. Puts that were proposed before the queue was closed may be placed there; another place is
     /// chosen then.
-    async fn clear_for(&mut self, objects: &Objects, ticket: Ticket, need: RoomNeed) -> (EntryOutcome, u64) {
+    async fn clear_for(
+        &mut self,
+        objects: &Objects,
+        scope: Scope,
+        ticket: Ticket,
+        need: RoomNeed,
+    ) -> (EntryOutcome, u64) {
         self.reason = EvictedFor::Put;
         let RoomNeed { excess: Excess { bytes, .. }, largest: size } = need;
         let (mut cleared, mut spoiled) = (0, 0);
@@ -396,17 +443,19 @@ impl TermEviction {
             let suspects = self.leading.liveness.suspects();
             let Self { leading, evictor, .. } = self;
             let found = objects.index.read(|applied| {
-                evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
+                let without = outside(scope, &applied.state, &suspects);
+                evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &without)
             });
             let Some(stretch) = found else { break };
             loop {
-                if !objects.room.queue(|queue| queue.waits(ticket)) {
+                if !objects.room.queue(|queue| queue.waits(ticket, scope)) {
                     return (EntryOutcome::Applied, cleared);
                 }
                 let Self { leading, evictor, .. } = self;
                 let slice = objects.index.read(|applied| {
                     let (state, now) = (&applied.state, leading.now());
-                    evictor.next_slice(&stretch, state, &leading.leases, now, &suspects)
+                    let without = outside(scope, state, &suspects);
+                    evictor.next_slice(&stretch, state, &leading.leases, now, &without)
                 });
                 self.wake_readers(objects);
                 match slice {
@@ -431,12 +480,12 @@ impl TermEviction {
         (EntryOutcome::Applied, cleared)
     }
 
-    /// Evicts, as far as it can, what exceeds a watermark of the pool or what its waiters need. It proposes only a few
+    /// Evicts, as far as it can, what exceeds a watermark of a memory or what its waiters need. It proposes only a few
     /// entries; the next round continues.
-    async fn make_room_in_pool(&mut self, objects: &Objects, above: Excess) {
+    async fn evict_in(&mut self, objects: &Objects, scope: Scope, above: Excess) -> EntryOutcome {
         let (mut above, mut entries) = (above, 0);
         for _ in 0..CHOICES_PER_TURN {
-            let needed = self.needed(objects, None);
+            let needed = self.needed(objects, scope);
             let wanted = above.max(needed);
             if wanted.is_none() || entries == ENTRIES_PER_TURN {
                 break;
@@ -445,31 +494,32 @@ impl TermEviction {
             self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
             let Victims { items, put_orders, bytes, blocked } = self.choose(
                 objects,
-                None,
+                scope,
                 wanted,
                 bound(if for_puts { OBJECTS_PER_ENTRY_FOR_PUTS } else { OBJECTS_PER_ENTRY }, 3),
             );
             let count = items.len() as u64;
             if !items.is_empty() {
                 if self.evict(objects, items, Attempt::First).await == EntryOutcome::Failed {
-                    return;
+                    return EntryOutcome::Failed;
                 }
                 self.count(objects, &put_orders, bytes);
-                objects.room.tell(|queue| queue.pay(None, Excess { bytes, objects: count }));
+                objects.room.tell(|queue| queue.pay(scope, Excess { bytes, objects: count }));
                 entries += 1;
             }
             if let Some(blocked) = blocked {
                 if count == 0 {
-                    self.block(objects, None, blocked);
+                    self.block(objects, scope, blocked);
                 }
-                return;
+                return EntryOutcome::Applied;
             }
             above = above.less(bytes, count);
             self.follow(objects).await;
         }
-        if !self.needed(objects, None).is_none() {
+        if !self.needed(objects, scope).is_none() {
             objects.room.asked.notify_one();
         }
+        EntryOutcome::Applied
     }
 
     /// Returns what must be evicted in a scope for its waiters.
@@ -478,8 +528,8 @@ impl TermEviction {
             return Excess::default();
         }
         match scope {
-            None => objects.room.queue(|queue| queue.wanted()),
-            Some(_) => {
+            Scope::Memory(_) => objects.room.queue(|queue| queue.wanted(scope)),
+            Scope::Quota(_) => {
                 let needed = objects.room.queue(|queue| queue.needed(scope));
                 let free = objects.index.read(|applied| free_in(scope, &applied.state, &[]));
                 needed.less(free.bytes, free.objects)
@@ -493,7 +543,7 @@ impl TermEviction {
         let has_more =
             |tenant: TenantName, applied: &Applied| applied.state.tenant_usage(&tenant).objects.count > 0;
         if why == EvictionBlocked::Empty
-            && let Some(tenant) = scope
+            && let Scope::Quota(tenant) = scope
             && objects.index.read(|applied| has_more(tenant, applied))
         {
             // They were put just now, and the order knows them in the next round.
@@ -502,10 +552,13 @@ impl TermEviction {
         let patience = objects.index.read(|applied| {
             let state = &applied.state;
             let in_flight = match scope {
-                None => state.puts_in_flight(),
-                Some(tenant) => state.tenant_usage(&tenant).puts.count,
+                Scope::Memory(Memory::Common) => state.puts_in_flight(),
+                Scope::Memory(Memory::OwnedBy(tenant)) | Scope::Quota(tenant) => {
+                    state.tenant_usage(&tenant).puts.count
+                }
             };
-            why == EvictionBlocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
+            let is_memory = matches!(scope, Scope::Memory(_));
+            why == EvictionBlocked::Empty && in_flight > 0 || is_memory && state.needs_sweep()
         });
         objects.room.tell(|queue| queue.block(scope, why, patience));
     }
@@ -563,17 +616,14 @@ impl TermEviction {
         }
     }
 
-    fn choose(&mut self, objects: &Objects, tenant: Scope, wanted: Excess, max: usize) -> Victims {
-        let suspects = match tenant {
-            None => self.leading.liveness.suspects(),
-            // Bytes on suspect stores count in a quota.
-            Some(_) => Default::default(),
-        };
-        let want = EvictionGoal { tenant, bytes: wanted.bytes, objects: wanted.objects, max };
+    fn choose(&mut self, objects: &Objects, scope: Scope, wanted: Excess, max: usize) -> Victims {
+        let suspects = self.leading.liveness.suspects();
+        let want = EvictionGoal { scope, bytes: wanted.bytes, objects: wanted.objects, max };
         let Self { leading, evictor, .. } = self;
-        let chosen = objects
-            .index
-            .read(|applied| evictor.choose(want, &applied.state, &leading.leases, leading.now(), &suspects));
+        let chosen = objects.index.read(|applied| {
+            let without = outside(scope, &applied.state, &suspects);
+            evictor.choose(want, &applied.state, &leading.leases, leading.now(), &without)
+        });
         self.wake_readers(objects);
         chosen
     }

@@ -116,7 +116,7 @@ fn the_largest_calls() {
         items.iter().map(|item| PutStartItem { pin: PinAction::Hard, ..item.clone() }).collect();
     for (what, items) in [("puts", &items), ("hard-pinned puts", &pinned)] {
         let refused = items.iter().map(|item| (item, Code::NoAvailableHandle));
-        let (short, took) = timed(|| PutShortage::of(&state, &[], "", refused));
+        let (short, took) = timed(|| PutShortage::of(&state, &[], "", true, refused));
         assert_eq!(short.places.len(), items.len());
         println!("shortage of {MAX_ITEMS} refused {what}, {STORES} stores: {took:?}");
     }

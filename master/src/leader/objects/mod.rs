@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_eviction::Scope;
 use mc_index::{
-    KeyHash, KeyPage, ObjectView, PROOFS_SINCE, PlacedReplica, PutStartItem, PutStarted, Request, State,
-    TenantName,
+    Fit, KeyHash, KeyPage, Memory, ObjectView, PROOFS_SINCE, PlacedReplica, PutStartItem, PutStarted,
+    Request, State, TenantName,
 };
 use mc_raft::SharedIndex;
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
@@ -335,8 +336,9 @@ impl Objects {
                 }));
                 sealed.extend(grants.seal());
             }
+            let name = TenantName::new(tenant.as_bytes());
             let is_too_large = started.iter().any(|started| started.code == Code::ObjectTooLarge);
-            let largest_segment = if is_too_large { applied.state.largest_segment() } else { 0 };
+            let largest_segment = if is_too_large { applied.state.largest_segment(&name) } else { 0 };
             Started { puts, grants: sealed, no_space, largest_segment }
         }))
     }
@@ -356,6 +358,8 @@ impl Objects {
         let mut started = self.coordinator.propose(leading, &first).await?;
         let items = first.items();
         let (mut after, mut open, mut last) = (WaitReason::Progress, items.len(), None);
+        // Whether room on stores of the tenant's own is waited for, as long as something can be evicted there.
+        let mut own = true;
         loop {
             // Usually there is room, and the index need not be looked at.
             if !started.iter().any(|started| is_short(started.code)) {
@@ -364,7 +368,7 @@ impl Objects {
             let suspects = leading.liveness.suspects();
             let short = self.coordinator.read(|applied| {
                 let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
-                PutShortage::of(&applied.state, &suspects, tenant, refused)
+                PutShortage::of(&applied.state, &suspects, tenant, own, refused)
             });
             let Some((scope, need)) = short.need else {
                 self.metrics.puts.refused_by_space.increment(u64::from(!short.why.is_empty()));
@@ -389,6 +393,11 @@ impl Objects {
                 }
                 made => made,
             };
+            let is_blocked = matches!(made, WaitOutcome::Blocked(_)) && last.is_none();
+            if is_blocked && short.may_be_common && matches!(scope, Scope::Memory(Memory::OwnedBy(_))) {
+                own = false;
+                continue;
+            }
             if made != WaitOutcome::Room {
                 self.metrics.puts.refused_by_space.increment(1);
                 return Ok((started, explain(scope, made)));
@@ -421,16 +430,25 @@ impl Objects {
         deadline: Instant,
     ) {
         let name = TenantName::new(tenant.as_bytes());
-        for scope in [Some(name), None] {
+        for scope in [Scope::Quota(name), Scope::Memory(Memory::OwnedBy(name)), Scope::Memory(Memory::Common)]
+        {
             if !waiting.has_to_queue(scope) {
                 continue;
             }
             let suspects = waiting.suspects();
-            let need = self.coordinator.read(|applied| untried(&applied.state, &suspects, tenant, items));
-            let Some((of_tenant, of_pool)) = need else { return };
+            let need = self.coordinator.read(|applied| {
+                let state = &applied.state;
+                let (of_tenant, memory, need) = untried(state, &suspects, tenant, items)?;
+                let own = state.stores_outside(Memory::OwnedBy(name), &suspects);
+                // Those that fit on stores of the tenant's own wait for no room on common ones.
+                let fits = scope != Scope::Memory(memory) && state.fit_of(need.largest, &own) == Fit::Fits;
+                Some((of_tenant, need, fits))
+            });
+            let Some((of_tenant, of_memory, fits)) = need else { return };
             let need = match scope {
-                Some(_) => RoomNeed { excess: of_tenant, largest: 0 },
-                None => of_pool,
+                Scope::Quota(_) => RoomNeed { excess: of_tenant, largest: 0 },
+                Scope::Memory(_) if fits => continue,
+                Scope::Memory(_) => of_memory,
             };
             // Whatever the outcome, they are tried once: only that tells those that need no room from the others.
             if waiting.wait(scope, need, WaitReason::Coming, deadline).await == WaitOutcome::Late {

@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mc_eviction::{EvictionBlocked, Excess};
-use mc_index::TenantName;
-
-/// Scope in which room is made: the quota of a tenant, or the whole pool (`None`).
-pub(super) type Scope = Option<TenantName>;
+use mc_eviction::{EvictionBlocked, Excess, Scope};
 
 /// Number of refused tries after which nothing more is evicted for a waiter: where free space is in pieces that are too
 /// small for a put, further ones would evict many times its bytes. It then waits for room that others leave.
@@ -61,8 +57,15 @@ pub(super) type Wakes<W> = Vec<(W, WakeReason)>;
 #[derive(Debug)]
 pub(super) struct PutQueue<W> {
     next: u64,
-    scopes: BTreeMap<Scope, BTreeMap<Ticket, Waiter<W>>>,
-    /// The only waiter for the pool that may try, because a range is being cleared for it, or was cleared and it tries.
+    /// A line for each scope that calls wait in.
+    lines: BTreeMap<Scope, Line<W>>,
+}
+
+/// Calls that wait for room in one scope.
+#[derive(Debug)]
+struct Line<W> {
+    waiters: BTreeMap<Ticket, Waiter<W>>,
+    /// The only waiter that may try, because a range is being cleared for it, or was cleared and it tries.
     sole: Option<Ticket>,
     /// Whether waiters may be paid in full that were not woken, because of the sole one.
     owing: bool,
@@ -106,28 +109,44 @@ impl<W> Waiter<W> {
     }
 }
 
+impl<W> Line<W> {
+    fn new() -> Self {
+        Self { waiters: BTreeMap::new(), sole: None, owing: false }
+    }
+
+    /// Lets the others try again, once `ticket` needs its range no more.
+    fn open(&mut self, ticket: Ticket) {
+        self.sole = self.sole.filter(|sole| *sole != ticket);
+    }
+}
+
 impl<W> PutQueue<W> {
     pub(super) fn new() -> Self {
-        Self { next: 0, scopes: BTreeMap::new(), sole: None, owing: false }
+        Self { next: 0, lines: BTreeMap::new() }
     }
 
     /// Number of calls in the queue.
     pub(super) fn len(&self) -> usize {
-        self.scopes.values().map(BTreeMap::len).sum()
+        self.lines.values().map(|line| line.waiters.len()).sum()
     }
 
     /// Whether a call is in the queue of a scope.
     pub(super) fn is_waited(&self, scope: Scope) -> bool {
-        self.scopes.contains_key(&scope)
+        self.lines.contains_key(&scope)
     }
 
     /// Lists the scopes that have waiters.
     pub(super) fn scopes(&self) -> impl Iterator<Item = Scope> + '_ {
-        self.scopes.keys().copied()
+        self.lines.keys().copied()
     }
 
     fn waiters(&self, scope: Scope) -> impl Iterator<Item = (Ticket, &Waiter<W>)> {
-        self.scopes.get(&scope).into_iter().flatten().map(|(ticket, waiter)| (*ticket, waiter))
+        let waiters = self.lines.get(&scope).map(|line| &line.waiters);
+        waiters.into_iter().flatten().map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    fn waiter(&mut self, ticket: Ticket, scope: Scope) -> Option<&mut Waiter<W>> {
+        self.lines.get_mut(&scope)?.waiters.get_mut(&ticket)
     }
 
     /// Draws the next place in the line.
@@ -146,8 +165,8 @@ impl<W> PutQueue<W> {
         after: WaitReason,
         waker: W,
     ) {
-        let queue = self.scopes.entry(scope).or_default();
-        let before = queue.remove(&ticket);
+        let line = self.lines.entry(scope).or_insert_with(Line::new);
+        let before = line.waiters.remove(&ticket);
         let (tries, judged) = before.map_or((0, false), |before| (before.refused, before.judged));
         let refused = match after {
             WaitReason::Coming => 0,
@@ -164,21 +183,17 @@ impl<W> PutQueue<W> {
             waker: Some(waker),
             blocked: None,
         };
-        queue.insert(ticket, waiter);
-        if scope.is_none() {
-            self.open(ticket);
-        }
+        line.waiters.insert(ticket, waiter);
+        line.open(ticket);
     }
 
     /// Takes a call out of a scope's queue. Bytes that were paid to it and not used are paid to those behind it.
     pub(super) fn leave(&mut self, ticket: Ticket, scope: Scope) -> Wakes<W> {
-        let Some(queue) = self.scopes.get_mut(&scope) else { return Vec::new() };
-        let left = queue.remove(&ticket);
-        if queue.is_empty() {
-            self.scopes.remove(&scope);
-        }
-        if scope.is_none() {
-            self.open(ticket);
+        let Some(line) = self.lines.get_mut(&scope) else { return Vec::new() };
+        let left = line.waiters.remove(&ticket);
+        line.open(ticket);
+        if line.waiters.is_empty() {
+            self.lines.remove(&scope);
         }
         match left.filter(Waiter::waits) {
             Some(left) => self.pay(scope, left.paid),
@@ -189,8 +204,7 @@ impl<W> PutQueue<W> {
     /// Ends the wait of a call whose time is over, which keeps its place for a last try. Returns why nothing could be evicted
     /// for it, and whether some of what it needs was freed.
     pub(super) fn end_wait(&mut self, ticket: Ticket, scope: Scope) -> (Option<EvictionBlocked>, bool) {
-        let waiter = self.scopes.get_mut(&scope).and_then(|queue| queue.get_mut(&ticket));
-        waiter.map_or((None, false), |waiter| {
+        self.waiter(ticket, scope).map_or((None, false), |waiter| {
             let was_told = waiter.waker.take().is_none();
             (waiter.blocked, was_told || !waiter.paid.is_none())
         })
@@ -198,8 +212,9 @@ impl<W> PutQueue<W> {
 
     /// Pays what an eviction has freed to the waiters of a scope, in their order.
     pub(super) fn pay(&mut self, scope: Scope, mut freed: Excess) -> Wakes<W> {
-        let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
-        for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
+        let mut wakes = Vec::new();
+        let Some(Line { waiters, sole, owing }) = self.lines.get_mut(&scope) else { return wakes };
+        for (ticket, waiter) in waiters {
             if freed.is_none() {
                 break;
             }
@@ -218,7 +233,7 @@ impl<W> PutQueue<W> {
             if sole.is_none_or(|sole| sole == *ticket) {
                 waiter.wake(&mut wakes);
             } else {
-                self.owing = true;
+                *owing = true;
             }
         }
         wakes
@@ -233,11 +248,10 @@ impl<W> PutQueue<W> {
         free: Excess,
         mut fits: impl FnMut(u64) -> bool,
     ) -> Wakes<W> {
-        let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
-        let (mut needed, mut sizes) = (Excess::default(), Vec::<(u64, bool)>::new());
-        // Tenants have no sole waiter, so their queues owe nothing.
-        let all = sole.is_some() || scope.is_none() && std::mem::take(&mut self.owing);
-        for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
+        let (mut wakes, mut needed, mut sizes) = (Vec::new(), Excess::default(), Vec::<(u64, bool)>::new());
+        let Some(Line { waiters, sole, owing }) = self.lines.get_mut(&scope) else { return wakes };
+        let all = sole.is_some() || std::mem::take(owing);
+        for (ticket, waiter) in waiters {
             needed = add(needed, waiter.need.excess);
             let is_next = sole.is_none_or(|sole| sole == *ticket) && waiter.waits();
             if is_next && waiter.missing().is_none() {
@@ -270,9 +284,9 @@ impl<W> PutQueue<W> {
         wakes
     }
 
-    /// Returns what is to be evicted in the pool for its waiters.
-    pub(super) fn wanted(&self) -> Excess {
-        let paid_for = self.waiters(None).filter(|(_, waiter)| waiter.is_paid_for());
+    /// Returns what is to be evicted in a memory for its waiters.
+    pub(super) fn wanted(&self, scope: Scope) -> Excess {
+        let paid_for = self.waiters(scope).filter(|(_, waiter)| waiter.is_paid_for());
         paid_for.map(|(_, waiter)| waiter.missing()).fold(Excess::default(), add)
     }
 
@@ -284,9 +298,13 @@ impl<W> PutQueue<W> {
         self.waiters(scope).map(|(_, waiter)| waiter.need.excess).fold(Excess::default(), add)
     }
 
-    /// Returns the first waiter for the pool whose largest object does not fit, what it needs, and whether it was refused
-    /// since its bytes were freed.
-    pub(super) fn first_unfit(&self, mut fits: impl FnMut(u64) -> bool) -> Option<(Ticket, RoomNeed, bool)> {
+    /// Returns the first waiter of a scope whose largest object does not fit, what it needs, and whether it was refused since its
+    /// bytes were freed.
+    pub(super) fn first_unfit(
+        &self,
+        scope: Scope,
+        mut fits: impl FnMut(u64) -> bool,
+    ) -> Option<(Ticket, RoomNeed, bool)> {
         let (mut fitting, mut looks) = (0, 0);
         let mut is_unfit = |size: u64| {
             if size <= fitting || looks == SIZES_PER_PASS {
@@ -297,37 +315,38 @@ impl<W> PutQueue<W> {
             fitting = if fits { size } else { fitting };
             !fits
         };
-        let paid_for = self.waiters(None).filter(|(_, it)| it.is_paid_for() && !it.missing().is_none());
+        let paid_for = self.waiters(scope).filter(|(_, it)| it.is_paid_for() && !it.missing().is_none());
         let (ticket, waiter) = paid_for.into_iter().find(|(_, waiter)| is_unfit(waiter.need.largest))?;
         Some((ticket, waiter.need, waiter.refused > 1))
     }
 
-    /// Lets no other call try in the pool until this one has tried, left, or [`Self::open`] is called: what is freed
-    /// meanwhile is for it.
-    pub(super) fn close_for(&mut self, ticket: Ticket) {
-        self.sole = Some(ticket);
+    /// Lets no other call try in a scope until this one has tried, left, or [`Self::open`] is called: what is freed meanwhile is
+    /// for it.
+    pub(super) fn close_for(&mut self, ticket: Ticket, scope: Scope) {
+        if let Some(line) = self.lines.get_mut(&scope) {
+            line.sole = Some(ticket);
+        }
     }
 
     /// Tells the call for which a range was cleared to try.
-    pub(super) fn cleared(&mut self, ticket: Ticket) -> Wakes<W> {
+    pub(super) fn cleared(&mut self, ticket: Ticket, scope: Scope) -> Wakes<W> {
         let mut wakes = Vec::new();
-        let waiter = self.scopes.get_mut(&None).and_then(|queue| queue.get_mut(&ticket));
-        if let Some(waiter) = waiter {
+        if let Some(waiter) = self.waiter(ticket, scope) {
             waiter.paid = waiter.need.excess;
             waiter.wake(&mut wakes);
         }
         wakes
     }
 
-    /// Whether a call waits in the pool's queue.
-    pub(super) fn waits(&self, ticket: Ticket) -> bool {
-        self.waiters(None).any(|(it, waiter)| it == ticket && waiter.waits())
+    /// Whether a call waits in a scope.
+    pub(super) fn waits(&self, ticket: Ticket, scope: Scope) -> bool {
+        self.waiters(scope).any(|(it, waiter)| it == ticket && waiter.waits())
     }
 
     /// Lets the others try again, once `ticket` needs its range no more.
-    pub(super) fn open(&mut self, ticket: Ticket) {
-        if self.sole == Some(ticket) {
-            self.sole = None;
+    pub(super) fn open(&mut self, ticket: Ticket, scope: Scope) {
+        if let Some(line) = self.lines.get_mut(&scope) {
+            line.open(ticket);
         }
     }
 
@@ -335,7 +354,7 @@ impl<W> PutQueue<W> {
     /// last try are tried first. With `patience`, the others go on waiting: puts in flight are about to end.
     pub(super) fn block(&mut self, scope: Scope, why: EvictionBlocked, patience: bool) -> Wakes<W> {
         let mut wakes = Vec::new();
-        for waiter in self.scopes.get_mut(&scope).into_iter().flatten().map(|(_, waiter)| waiter) {
+        for waiter in self.lines.get_mut(&scope).into_iter().flat_map(|line| line.waiters.values_mut()) {
             waiter.blocked = Some(why);
             if !waiter.paid.is_none() {
                 waiter.wake(&mut wakes);
@@ -349,13 +368,11 @@ impl<W> PutQueue<W> {
     /// Tells all waiters to try, because this master leads no more.
     pub(super) fn end_term(&mut self) -> Wakes<W> {
         let mut wakes = Vec::new();
-        self.sole = None;
-        self.scopes.values_mut().flatten().for_each(|(_, waiter)| waiter.wake(&mut wakes));
+        for line in self.lines.values_mut() {
+            line.sole = None;
+            line.waiters.values_mut().for_each(|waiter| waiter.wake(&mut wakes));
+        }
         wakes
-    }
-
-    fn sole_in(&self, scope: Scope) -> Option<Ticket> {
-        self.sole.filter(|_| scope.is_none())
     }
 }
 
@@ -365,11 +382,11 @@ fn add(a: Excess, b: Excess) -> Excess {
 
 #[cfg(test)]
 mod tests {
-    use mc_index::TenantName;
+    use mc_index::{Memory, TenantName};
 
     use super::*;
 
-    const POOL: Scope = None;
+    const POOL: Scope = Scope::Memory(Memory::Common);
     const NOTHING: Excess = Excess { bytes: 0, objects: 0 };
 
     fn bytes(bytes: u64) -> Excess {
@@ -403,16 +420,16 @@ mod tests {
     #[test]
     fn freed_bytes_wake_as_many_as_they_satisfy_in_order() {
         let (mut queue, _) = queue(&[100, 100, 50, 10]);
-        assert_eq!(queue.wanted(), bytes(260));
+        assert_eq!(queue.wanted(POOL), bytes(260));
         assert_eq!(
             woken(queue.pay(POOL, bytes(90))),
             [] as [usize; 0],
             "not enough for the first, none for the others"
         );
         assert_eq!(woken(queue.pay(POOL, bytes(120))), [0, 1]);
-        assert_eq!(queue.wanted(), bytes(50), "what was freed beyond that is the next one's");
+        assert_eq!(queue.wanted(POOL), bytes(50), "what was freed beyond that is the next one's");
         assert_eq!(woken(queue.pay(POOL, bytes(1_000))), [2, 3]);
-        assert_eq!(queue.wanted(), NOTHING, "nothing is evicted for those that try");
+        assert_eq!(queue.wanted(POOL), NOTHING, "nothing is evicted for those that try");
     }
 
     #[test]
@@ -420,9 +437,9 @@ mod tests {
         let (mut queue, tickets) = queue(&[100, 80, 70]);
         assert!(queue.pay(POOL, bytes(90)).is_empty());
         assert_eq!(woken(queue.leave(tickets[0], POOL)), [1], "ninety bytes were freed");
-        assert_eq!(queue.wanted(), bytes(60));
+        assert_eq!(queue.wanted(POOL), bytes(60));
         assert!(queue.leave(tickets[2], POOL).is_empty());
-        assert_eq!((queue.wanted(), queue.len()), (NOTHING, 1));
+        assert_eq!((queue.wanted(POOL), queue.len()), (NOTHING, 1));
         assert!(queue.leave(tickets[1], POOL).is_empty());
         assert!(queue.leave(tickets[1], POOL).is_empty(), "once more");
         assert_eq!((queue.len(), queue.is_waited(POOL)), (0, false));
@@ -470,30 +487,30 @@ mod tests {
     fn a_waiter_that_never_fits_is_paid_a_bounded_number_of_times_and_goes_on_waiting() {
         let (mut queue, tickets) = queue(&[100]);
         let mut evicted = 0;
-        while !queue.wanted().is_none() {
-            evicted += queue.wanted().bytes;
-            assert_eq!(woken(queue.pay(POOL, queue.wanted())), [0]);
+        while !queue.wanted(POOL).is_none() {
+            evicted += queue.wanted(POOL).bytes;
+            assert_eq!(woken(queue.pay(POOL, queue.wanted(POOL))), [0]);
             queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
         }
         assert_eq!(evicted, 400);
         assert!(queue.pay(POOL, bytes(1_000)).is_empty());
         assert_eq!(woken(queue.let_in(POOL, free(100), |_| true)), [0], "once it fits");
         queue.wait(tickets[0], POOL, need(60), 0, WaitReason::Progress, 0);
-        assert_eq!(queue.wanted(), bytes(60), "a call that gets on is evicted for");
+        assert_eq!(queue.wanted(POOL), bytes(60), "a call that gets on is evicted for");
     }
 
     #[test]
     fn what_is_cleared_for_one_is_taken_by_no_other() {
         let (mut queue, tickets) = queue(&[100, 10, 20]);
         let fits = |size| size <= 50;
-        assert_eq!(queue.first_unfit(fits), Some((tickets[0], need(100), false)));
-        queue.close_for(tickets[0]);
+        assert_eq!(queue.first_unfit(POOL, fits), Some((tickets[0], need(100), false)));
+        queue.close_for(tickets[0], POOL);
         assert!(queue.let_in(POOL, free(1_000), fits).is_empty());
         assert_eq!(woken(queue.pay(POOL, bytes(115))), [0], "the second one is paid, too, and waits");
         queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
         assert_eq!(woken(queue.let_in(POOL, free(0), fits)), [1], "the first one has tried");
-        queue.close_for(tickets[0]);
-        assert_eq!(woken(queue.cleared(tickets[0])), [0]);
+        queue.close_for(tickets[0], POOL);
+        assert_eq!(woken(queue.cleared(tickets[0], POOL)), [0]);
         assert!(queue.let_in(POOL, free(1_000), fits).is_empty(), "it has not tried yet");
         queue.leave(tickets[0], POOL);
         assert_eq!(woken(queue.let_in(POOL, free(30), fits)), [2]);
@@ -501,9 +518,9 @@ mod tests {
 
     #[test]
     fn a_tenants_line_leaves_what_the_pool_owes() {
-        let a = Some(TenantName::new(b"a"));
+        let a = Scope::Quota(TenantName::new(b"a"));
         let (mut queue, tickets) = queue(&[100, 10]);
-        queue.close_for(tickets[0]);
+        queue.close_for(tickets[0], POOL);
         assert_eq!(woken(queue.pay(POOL, bytes(110))), [0], "the second one is paid, too, and waits");
         queue.wait(tickets[0], POOL, need(100), 0, WaitReason::Refusal, 0);
         assert!(queue.let_in(a, free(0), |_| true).is_empty());
@@ -513,10 +530,10 @@ mod tests {
     #[test]
     fn a_waiter_that_leaves_while_a_place_is_cleared_for_it_opens_the_line() {
         let (mut queue, tickets) = queue(&[100, 10]);
-        queue.close_for(tickets[0]);
-        assert!(queue.waits(tickets[0]));
+        queue.close_for(tickets[0], POOL);
+        assert!(queue.waits(tickets[0], POOL));
         queue.leave(tickets[0], POOL);
-        assert!(!queue.waits(tickets[0]) && queue.cleared(tickets[0]).is_empty());
+        assert!(!queue.waits(tickets[0], POOL) && queue.cleared(tickets[0], POOL).is_empty());
         assert_eq!(woken(queue.let_in(POOL, free(10), |_| true)), [1]);
     }
 
@@ -533,12 +550,12 @@ mod tests {
             "puts in flight are about to end"
         );
         assert_eq!(queue.end_wait(tickets[0], POOL), (Some(EvictionBlocked::Empty), false));
-        assert_eq!(queue.wanted(), NOTHING, "its time is over");
+        assert_eq!(queue.wanted(POOL), NOTHING, "its time is over");
     }
 
     #[test]
     fn tenants_wait_in_lines_of_their_own_within_their_quotas() {
-        let a = Some(TenantName::new(b"a"));
+        let a = Scope::Quota(TenantName::new(b"a"));
         let (mut queue, _) = queue(&[100]);
         let (first, second) = (queue.ticket(), queue.ticket());
         let objects = |objects| RoomNeed { excess: Excess { bytes: 0, objects }, largest: 0 };
@@ -588,8 +605,8 @@ mod tests {
                     5 => trying.pop_last().map_or(Vec::new(), |(ticket, _)| queue.leave(ticket, POOL)),
                     6 => waiting.pop_last().map_or(Vec::new(), |(ticket, _)| queue.leave(ticket, POOL)),
                     _ => {
-                        if let Some((ticket, ..)) = queue.first_unfit(|size| size < 60) {
-                            queue.close_for(ticket);
+                        if let Some((ticket, ..)) = queue.first_unfit(POOL, |size| size < 60) {
+                            queue.close_for(ticket, POOL);
                         }
                         Vec::new()
                     }
@@ -600,8 +617,8 @@ mod tests {
                 }
             }
             // A clearing ends with its waiter's turn, and those that try leave.
-            if let Some(sole) = queue.sole {
-                queue.open(sole);
+            if let Some(sole) = queue.lines.get(&POOL).and_then(|line| line.sole) {
+                queue.open(sole, POOL);
             }
             for ticket in trying.into_keys() {
                 for (woken, _) in queue.leave(ticket, POOL) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_eviction::{EvictionBlocked, Excess};
+use mc_eviction::{EvictionBlocked, Excess, Scope};
 use mc_index::{Fit, State, Usage};
 use mc_raft::SharedIndex;
 use mc_types::StoreId;
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Objects;
-use super::queue::{PutQueue, RoomNeed, Scope, Ticket, WaitReason, WakeReason, Wakes};
+use super::queue::{PutQueue, RoomNeed, Ticket, WaitReason, WakeReason, Wakes};
 use crate::leader::term::Leading;
 use crate::metrics::PutWait;
 
@@ -92,8 +92,11 @@ impl Room {
             let scopes: Vec<Scope> = queue.scopes().collect();
             index.read(|applied| {
                 let state = &applied.state;
-                let fits = |size| state.fit_of(size, suspects) == Fit::Fits;
-                let let_in = |scope| queue.let_in(scope, free_in(scope, state, suspects), fits);
+                let let_in = |scope| {
+                    let without = outside(scope, state, suspects);
+                    let fits = |size| state.fit_of(size, &without) == Fit::Fits;
+                    queue.let_in(scope, free_in(scope, state, &without), fits)
+                };
                 scopes.into_iter().flat_map(let_in).collect()
             })
         });
@@ -125,14 +128,23 @@ impl Room {
     }
 }
 
-/// Returns what is free in a scope. In the pool, held bytes count as free: a put may take them back.
-pub(super) fn free_in(scope: Scope, state: &State, suspects: &[StoreId]) -> Excess {
+/// Lists the stores that do not count in a scope, sorted. Bytes on suspect stores count in a quota.
+pub(super) fn outside(scope: Scope, state: &State, suspects: &[StoreId]) -> Vec<StoreId> {
+    match scope {
+        Scope::Memory(memory) => state.stores_outside(memory, suspects),
+        Scope::Quota(_) => Vec::new(),
+    }
+}
+
+/// Returns what is free in a scope, in which the stores in `without` do not count. In a memory, held bytes count as free: a put
+/// may take them back.
+pub(super) fn free_in(scope: Scope, state: &State, without: &[StoreId]) -> Excess {
     let below = |limit: u64, used: u64| if limit == 0 { u64::MAX } else { limit.saturating_sub(used) };
-    if let Some(tenant) = scope {
+    if let Scope::Quota(tenant) = scope {
         let (quota, all) = (state.quota(&tenant), state.tenant_usage(&tenant).all());
         return Excess { bytes: below(quota.bytes, all.bytes), objects: below(quota.objects, all.count) };
     }
-    let Usage { capacity, live, .. } = state.usage(suspects);
+    let Usage { capacity, live, .. } = state.usage(without);
     let count = state.objects() + state.puts_in_flight();
     let objects = if state.is_at_cap() { 0 } else { below(state.settings().max_objects, count) };
     Excess { bytes: capacity.saturating_sub(live), objects }
@@ -182,7 +194,10 @@ impl<'a> QueuedCall<'a> {
         let room = &objects.room;
         let ticket = room.queue(|queue| {
             let ticket = self.ticket.unwrap_or_else(|| queue.ticket());
-            let free = objects.index.read(|applied| free_in(scope, &applied.state, &suspects));
+            let free = objects.index.read(|applied| {
+                let state = &applied.state;
+                free_in(scope, state, &outside(scope, state, &suspects))
+            });
             queue.wait(ticket, scope, need, free.bytes, after, waker);
             ticket
         });

@@ -1,10 +1,10 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
-use mc_eviction::Excess;
-use mc_index::{PutStartItem, Quota, State, TenantName, Usage};
+use mc_eviction::{Excess, Scope};
+use mc_index::{Memory, PutStartItem, Quota, State, TenantName, Usage};
 use mc_types::{ALLOCATION_ALIGN, Code, PinAction, PutMode, Replication, StoreId};
 
-use super::queue::{RoomNeed, Scope};
+use super::queue::RoomNeed;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
@@ -24,8 +24,10 @@ pub(super) struct PutShortage {
     pub(super) places: Vec<usize>,
     /// Why the others can't be placed whatever is evicted; empty if there are none.
     pub(super) why: &'static str,
-    /// Scope in which they need room, and how much. The tenant's quota comes before the pool.
+    /// Scope in which they need room, and how much. The tenant's quota comes first, then stores of its own.
     pub(super) need: Option<(Scope, RoomNeed)>,
+    /// Whether those that need room on stores of the tenant's own can be placed on common ones, too.
+    pub(super) may_be_common: bool,
 }
 
 /// Whether a put with this answer was refused for want of room.
@@ -34,19 +36,20 @@ pub(super) fn is_short(code: Code) -> bool {
 }
 
 impl PutShortage {
-    /// Looks at the answers to the puts of a call.
+    /// Looks at the answers to the puts of a call, which does not wait for room on stores of the tenant's own unless `own` says so.
     pub(super) fn of<'a>(
         state: &State,
         suspects: &[StoreId],
         tenant: &str,
+        own: bool,
         answers: impl Iterator<Item = (&'a PutStartItem, Code)>,
     ) -> Self {
         let name = TenantName::new(tenant.as_bytes());
         let quota = state.quota(&name);
         let mut short = Self::default();
-        let (mut over, mut of_pool) = (Excess::default(), PoolNeed::default());
+        let mut over = Excess::default();
         // Made when the first item needs it: most calls have none.
-        let mut stores = None;
+        let mut pool = None;
         for (at, (item, code)) in answers.enumerate() {
             let refused = match code {
                 Code::TenantQuotaExceeded if quota.bytes > 0 && bytes_of(item) > quota.bytes => {
@@ -58,19 +61,8 @@ impl PutShortage {
                 }
                 Code::NoAvailableHandle if is_over_pin_limit(state, tenant, item) => PIN_LIMIT,
                 Code::NoAvailableHandle => {
-                    let stores = stores.get_or_insert_with(|| UsableStores::of(state, suspects));
-                    match stores.count(item) {
-                        0 => NO_STORE,
-                        count if count < needed(item) => TOO_FEW_STORES,
-                        _ if state.is_at_cap() => {
-                            of_pool.objects += 1;
-                            ""
-                        }
-                        count => {
-                            of_pool.add(item, count);
-                            ""
-                        }
-                    }
+                    let pool = pool.get_or_insert_with(|| PoolShortage::of(state, suspects, name, own));
+                    pool.add(item).err().unwrap_or_default()
                 }
                 _ => continue,
             };
@@ -80,35 +72,37 @@ impl PutShortage {
                 short.why = refused;
             }
         }
-        short.need = match over.objects {
-            0 => (!short.places.is_empty()).then(|| (None, of_pool.need(state, suspects))),
-            _ => Some((Some(name), RoomNeed { excess: within(quota, over), largest: 0 })),
-        };
+        if over.objects > 0 {
+            short.need = Some((Scope::Quota(name), RoomNeed { excess: within(quota, over), largest: 0 }));
+        } else if let Some(pool) = pool.filter(|_| !short.places.is_empty()) {
+            let (memory, need) = pool.need();
+            short.need = Some((Scope::Memory(memory), need));
+            short.may_be_common = pool.may_be_common;
+        }
         short
     }
 }
 
-/// Returns what puts need of which none was tried, in the tenant's quota and in the pool; `None` if they need nothing.
+/// Returns what puts need of which none was tried, in the tenant's quota and in a memory; `None` if they need nothing.
 /// Those whose key is there don't, nor those that too few stores can take: their first try refuses them.
 pub(super) fn untried(
     state: &State,
     suspects: &[StoreId],
     tenant: &str,
     items: &[PutStartItem],
-) -> Option<(Excess, RoomNeed)> {
+) -> Option<(Excess, Memory, RoomNeed)> {
     let needs_room =
         |item: &&PutStartItem| item.mode == PutMode::Upsert || state.get(tenant, &item.key).is_none();
-    let takers = UsableStores::of(state, suspects);
-    let (mut sum, mut of_pool) = (Excess::default(), PoolNeed::default());
+    let name = TenantName::new(tenant.as_bytes());
+    let mut pool = PoolShortage::of(state, suspects, name, true);
+    let mut sum = Excess::default();
     for item in items.iter().filter(needs_room) {
-        let stores = takers.count(item);
-        if stores >= needed(item) {
+        if pool.add(item).is_ok() {
             sum = add(sum, item);
-            of_pool.add(item, stores);
         }
     }
-    let name = TenantName::new(tenant.as_bytes());
-    (sum.objects > 0).then(|| (within(state.quota(&name), sum), of_pool.need(state, suspects)))
+    let (memory, need) = pool.need();
+    (sum.objects > 0).then(|| (within(state.quota(&name), sum), memory, need))
 }
 
 /// Number of stores without which the put is refused.
@@ -133,9 +127,75 @@ fn add(sum: Excess, item: &PutStartItem) -> Excess {
     Excess { bytes: sum.bytes.saturating_add(bytes_of(item)), objects: sum.objects + 1 }
 }
 
-/// Room that the puts of one call need in the pool.
+/// Room that the puts of one call need in the pool: on stores of the tenant's own if those can take them, else on common ones.
+struct PoolShortage<'a> {
+    state: &'a State,
+    is_at_cap: bool,
+    /// Stores that are open to the tenant.
+    open: UsableStores,
+    /// Those of the tenant's own, and the others; `None` if it has none.
+    own: Option<(TenantName, UsableStores, UsableStores)>,
+    suspects: &'a [StoreId],
+    of_own: MemoryNeed,
+    of_common: MemoryNeed,
+    /// Whether common stores can take all that count in `of_own`.
+    may_be_common: bool,
+}
+
+impl<'a> PoolShortage<'a> {
+    fn of(state: &'a State, suspects: &'a [StoreId], tenant: TenantName, own: bool) -> Self {
+        let usable = |memory| UsableStores::of(state, &state.stores_outside(memory, suspects));
+        let own = (own && state.has_own_stores(&tenant))
+            .then(|| (tenant, usable(Memory::OwnedBy(tenant)), usable(Memory::Common)));
+        Self {
+            state,
+            is_at_cap: state.is_at_cap(),
+            open: UsableStores::of(state, &state.stores_closed_to(&tenant, suspects)),
+            own,
+            suspects,
+            of_own: MemoryNeed::default(),
+            of_common: MemoryNeed::default(),
+            may_be_common: true,
+        }
+    }
+
+    /// Adds a put; returns why it can't be placed whatever is evicted.
+    fn add(&mut self, item: &PutStartItem) -> Result<(), &'static str> {
+        let count = self.open.count(item);
+        if count == 0 {
+            return Err(NO_STORE);
+        }
+        if count < needed(item) {
+            return Err(TOO_FEW_STORES);
+        }
+        if self.is_at_cap {
+            self.of_common.objects += 1;
+            return Ok(());
+        }
+        match &self.own {
+            Some((_, own, common)) if own.count(item) >= needed(item) => {
+                self.of_own.add(item, own.count(item));
+                self.may_be_common &= common.count(item) >= needed(item);
+            }
+            _ => self.of_common.add(item, count),
+        }
+        Ok(())
+    }
+
+    /// Returns the memory in which room is to be made, and how much.
+    fn need(&self) -> (Memory, RoomNeed) {
+        let (memory, need) = match self.own {
+            Some((tenant, ..)) if self.of_own.bytes > 0 => (Memory::OwnedBy(tenant), &self.of_own),
+            _ => (Memory::Common, &self.of_common),
+        };
+        let Usage { capacity, .. } = self.state.usage(&self.state.stores_outside(memory, self.suspects));
+        (memory, need.within(capacity))
+    }
+}
+
+/// Room that the puts of one call need in a memory.
 #[derive(Debug, Default)]
-struct PoolNeed {
+struct MemoryNeed {
     /// Bytes of all of them.
     bytes: u64,
     /// Objects where their number is what is short.
@@ -146,7 +206,7 @@ struct PoolNeed {
     largest: u64,
 }
 
-impl PoolNeed {
+impl MemoryNeed {
     /// Adds a put that this number of stores can take. Each takes one replica at most.
     fn add(&mut self, item: &PutStartItem, stores: usize) {
         let bytes = bytes_on(item, u64::from(item.replicas).min(stores as u64));
@@ -155,10 +215,9 @@ impl PoolNeed {
         self.largest = self.largest.max(item.size);
     }
 
-    /// Returns what is evicted for the call at a time: half of the pool at most, or its largest item. With that, some of the
+    /// Returns what is evicted for the call at a time: half of the capacity at most, or its largest item. With that, some of the
     /// puts start, and the others wait again. A call whose puts are larger than the pool would hold up all behind it.
-    fn need(&self, state: &State, suspects: &[StoreId]) -> RoomNeed {
-        let Usage { capacity, .. } = state.usage(suspects);
+    fn within(&self, capacity: u64) -> RoomNeed {
         let bytes = self.bytes.min(self.item.max(capacity / 2));
         RoomNeed { excess: Excess { bytes, objects: self.objects }, largest: self.largest }
     }
@@ -173,15 +232,16 @@ fn within(quota: Quota, puts: Excess) -> Excess {
 /// Stores that may take puts, summed up once for a call: thousands of items are held against thousands of stores while
 /// the index is locked.
 struct UsableStores {
-    /// Bytes of the largest segment of each store that is not suspect, by its id.
+    /// Bytes of the largest segment of each of them, by its id.
     stores: Vec<(StoreId, u64)>,
     /// The same bytes, ascending.
     largest: Vec<u64>,
 }
 
 impl UsableStores {
-    fn of(state: &State, suspects: &[StoreId]) -> Self {
-        let usable = state.stores().filter(|store| suspects.binary_search(&store.store).is_err());
+    /// Sums up the stores that are not in `without`, which is sorted.
+    fn of(state: &State, without: &[StoreId]) -> Self {
+        let usable = state.stores().filter(|store| without.binary_search(&store.store).is_err());
         let largest = |segments: &[u64]| segments.iter().copied().max().unwrap_or_default();
         let stores: Vec<_> = usable.map(|store| (store.store, largest(store.segments))).collect();
         let mut largest: Vec<u64> = stores.iter().map(|(_, bytes)| *bytes).collect();
@@ -215,8 +275,8 @@ fn is_over_pin_limit(state: &State, tenant: &str, item: &PutStartItem) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mc_index::{Command, Op, Settings, Stamp};
-    use mc_types::{ClusterTime, PutId};
+    use mc_index::{Command, OWN_STORES_SINCE, Op, Settings, Stamp};
+    use mc_types::{ClusterTime, PutId, STORE_TENANT};
 
     use super::*;
     use crate::leader::tests::mount;
@@ -259,7 +319,7 @@ mod tests {
         assert_eq!(untried(&state, &[], "", &there()), None);
         let upsert = PutStartItem { mode: PutMode::Upsert, ..item(65, &[]) };
         let absent = PutStartItem { key: b"l"[..].into(), replicas: 2, ..item(1000, &[]) };
-        let (_, need) = untried(&state, &[], "", &[there().remove(0), upsert, absent]).unwrap();
+        let (.., need) = untried(&state, &[], "", &[there().remove(0), upsert, absent]).unwrap();
         assert_eq!(
             (need.excess, need.largest),
             (Excess { bytes: 128 + 1024, objects: 0 }, 1000),
@@ -279,7 +339,7 @@ mod tests {
             "too large, too few stores, the only store avoided"
         );
         assert_eq!(untried(&state, &[StoreId(1)], "", &[strict(1)]), None, "the only store is suspect");
-        let (quota, need) = untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
+        let (quota, _, need) = untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
         assert_eq!((quota, need.largest), (Excess::default(), 1 << 17));
         assert_eq!(need.excess, Excess { bytes: 1 << 17, objects: 0 }, "the others count");
     }
@@ -288,7 +348,7 @@ mod tests {
     fn only_answers_for_want_of_room_are_looked_at() {
         let (state, item) = (pool(&[&[4096]]), item(64, &[]));
         for code in Code::ALL {
-            let short = PutShortage::of(&state, &[], "", [(&item, *code)].into_iter());
+            let short = PutShortage::of(&state, &[], "", true, [(&item, *code)].into_iter());
             assert_eq!(!short.places.is_empty() || !short.why.is_empty(), is_short(*code), "{code}");
         }
     }
@@ -299,11 +359,11 @@ mod tests {
         let half = 1 << 20;
         let refused = |items: &[PutStartItem]| {
             let answers = items.iter().map(|item| (item, Code::NoAvailableHandle));
-            let short = PutShortage::of(&state, &[], "", answers);
+            let short = PutShortage::of(&state, &[], "", true, answers);
             assert_eq!(short.places.len(), items.len());
             let (scope, need) = short.need.unwrap();
-            assert_eq!(untried(&state, &[], "", items).unwrap().1, need);
-            assert_eq!(scope, None);
+            assert_eq!(untried(&state, &[], "", items).unwrap().2, need);
+            assert_eq!(scope, Scope::Memory(Memory::Common));
             need
         };
         let copies = |replicas, size| PutStartItem { replicas, ..item(size, &[]) };
@@ -312,5 +372,36 @@ mod tests {
         assert_eq!((refused(&many).excess.bytes, refused(&many).largest), (half, 1 << 16));
         let whole = copies(2, 1 << 20);
         assert_eq!(refused(&[copies(1, 1 << 16), whole]).excess.bytes, 2 * half, "all of its replicas");
+    }
+
+    #[test]
+    fn a_tenant_waits_for_room_on_stores_of_its_own_if_they_can_take_the_put() {
+        // Given a common store, and a smaller one of tenant a.
+        let mut state = pool(&[&[1 << 20]]);
+        apply(&mut state, 2, Op::SetClusterVersion(OWN_STORES_SINCE));
+        let mut own = mount(2, &["tcp"], &[1 << 16]);
+        own.endpoints[0].attributes.push((STORE_TENANT.to_owned(), "a".to_owned()));
+        apply(&mut state, 3, Op::MountStore(own));
+        let a = Memory::OwnedBy(TenantName::new(b"a"));
+
+        let of = |tenant: &str, own: bool, items: &[PutStartItem]| {
+            let answers = items.iter().map(|item| (item, Code::NoAvailableHandle));
+            let short = PutShortage::of(&state, &[], tenant, own, answers);
+            (short.need.map(|(scope, need)| (scope, need.excess.bytes)), short.may_be_common, short.why)
+        };
+        let (small, large) = (item(4096, &[]), item(1 << 17, &[]));
+        let need = |memory, bytes| Some((Scope::Memory(memory), bytes));
+        assert_eq!(of("a", true, std::slice::from_ref(&small)), (need(a, 4096), true, ""));
+        assert_eq!(of("a", true, &[item(4096, &[1])]), (need(a, 4096), false, ""), "no common store");
+        assert_eq!(of("a", false, std::slice::from_ref(&small)).0, need(Memory::Common, 4096));
+        assert_eq!(of("a", true, std::slice::from_ref(&large)).0, need(Memory::Common, 1 << 17), "too large");
+        assert_eq!(of("a", true, &[large, small.clone()]).0, need(a, 4096), "its own stores first");
+        assert_eq!(of("b", true, std::slice::from_ref(&small)).0, need(Memory::Common, 4096));
+        assert_eq!(
+            of("b", true, &[item(4096, &[1])]),
+            (None, false, NO_STORE),
+            "the only store that is open to it"
+        );
+        assert_eq!(untried(&state, &[], "a", &[small]).unwrap().1, a);
     }
 }

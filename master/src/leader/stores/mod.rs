@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::{KEY_CHANGES_SINCE, MountStore, Request, Security};
-use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
+use mc_index::{KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE, Request, Security, TenantName};
+use mc_types::{ClusterTime, Code, DEFAULT_TENANT, MAX_TENANT_LEN, STORE_TENANT, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
 use crate::formation::TlsReport;
@@ -59,7 +59,7 @@ impl Stores {
 
     pub(crate) async fn mount(&self, mount: MountStore) -> Result<MountReply, Refusal> {
         let leading = self.coordinator.lead().await?;
-        self.refuse_impostor(&mount, &leading)?;
+        self.refuse_unfit(&mount, &leading)?;
         let (store, name) = (mount.store, mount.name.clone());
         let code = self.coordinator.propose(&leading, &Request::mount_store(mount)).await?;
         match code {
@@ -87,13 +87,16 @@ impl Stores {
         Ok(MountReply { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms) })
     }
 
-    /// Refuses a second live process with the same store id (a copied data directory): the two would take each other's
-    /// memory away in turns.
-    fn refuse_impostor(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
-        let known = self.coordinator.read(|applied| {
-            let store = applied.state.store(mount.store)?;
-            Some((store.epoch, store.name.to_owned(), store.endpoints.to_vec()))
+    /// Refuses a tenant's store that the cluster does not know or that would change its owner ([`check_owner`]), and a second live
+    /// process with the same store id (a copied data directory): the two would take each other's memory away in turns.
+    fn refuse_unfit(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
+        let (known, owner, version) = self.coordinator.read(|applied| {
+            let store = applied.state.store(mount.store);
+            let known = store.map(|store| (store.epoch, store.name.to_owned(), store.endpoints.to_vec()));
+            (known, applied.state.owner(mount.store), applied.state.cluster_version())
         });
+        let mounted = known.as_ref().filter(|(epoch, ..)| *epoch == mount.epoch).map(|_| owner);
+        check_owner(mount, mounted, version).map_err(Refusal::Invalid)?;
         // Right after a failover, the mounted store counts as alive until it has had time to report.
         let alive = leading.liveness.state(mount.store, leading.elapsed()) == StoreState::Alive;
         match known {
@@ -162,6 +165,48 @@ impl Stores {
         if changed {
             self.changes.send_modify(|changes| *changes += 1);
         }
+    }
+}
+
+/// Checks that a cluster of this version may mount a store as the memory that its endpoints name. `mounted` is the owner of its
+/// epoch, if that is mounted. Returns why not.
+fn check_owner(mount: &MountStore, mounted: Option<Option<TenantName>>, version: u32) -> Result<(), String> {
+    let mut attributes = mount.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
+    let tenant = attributes.find(|(name, _)| name == STORE_TENANT).map(|(_, tenant)| tenant);
+    let MountStore { store, name, .. } = mount;
+    if let Some(tenant) = tenant {
+        if version < OWN_STORES_SINCE {
+            return Err(format!(
+                "store {store} ({name}) has the credential of a tenant: the cluster runs as version {version}, and knows stores of \
+                 one tenant from version {OWN_STORES_SINCE} on: upgrade all masters, then run `mcctl upgrade finish`"
+            ));
+        }
+        if tenant.len() > MAX_TENANT_LEN {
+            return Err(format!(
+                "store {store} ({name}) is of a tenant whose name has {} bytes, and the limit is {MAX_TENANT_LEN}: give it the \
+                 certificate of another tenant",
+                tenant.len()
+            ));
+        }
+    }
+    let owner = tenant.map(|tenant| TenantName::new(tenant.as_bytes()));
+    match mounted {
+        Some(mounted) if version >= OWN_STORES_SINCE && mounted != owner => Err(format!(
+            "store {store} ({name}) is mounted as {}, and can't become {} with what it holds: restart it, so that its memory is \
+             empty",
+            memory_of(mounted),
+            memory_of(owner)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Names the memory that a store with this owner is.
+fn memory_of(owner: Option<TenantName>) -> String {
+    match owner.as_ref().map(|tenant| String::from_utf8_lossy(tenant.as_bytes())).as_deref() {
+        None => "memory of all tenants".to_owned(),
+        Some("") => format!("memory of tenant {DEFAULT_TENANT}"),
+        Some(tenant) => format!("memory of tenant {tenant}"),
     }
 }
 
@@ -255,5 +300,39 @@ impl Drop for OpenStream {
             false => self.leading.liveness.closed(self.store),
         }
         self.stores.refresh_suspect(&self.leading, self.store);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leader::tests::mount;
+
+    #[test]
+    fn an_epoch_keeps_its_owner_and_an_old_cluster_mounts_no_store_of_a_tenant() {
+        let of = |tenant: Option<&str>| {
+            let mut mount = mount(1, &["a:1"], &[1 << 20]);
+            let attribute = tenant.map(|tenant| (STORE_TENANT.to_owned(), tenant.to_owned()));
+            mount.endpoints[0].attributes.extend(attribute);
+            mount
+        };
+        let owner = |tenant: Option<&str>| tenant.map(|tenant| TenantName::new(tenant.as_bytes()));
+        let owners = [None, Some(""), Some("a"), Some("b")];
+        for (next, mounted) in owners.into_iter().flat_map(|next| owners.map(|mounted| (next, mounted))) {
+            let checked = check_owner(&of(next), Some(owner(mounted)), OWN_STORES_SINCE);
+            assert_eq!(checked.is_ok(), next == mounted, "{mounted:?} becomes {next:?}: {checked:?}");
+            assert_eq!(check_owner(&of(next), None, OWN_STORES_SINCE), Ok(()), "{next:?}");
+        }
+        let why = check_owner(&of(Some("a")), Some(None), OWN_STORES_SINCE).unwrap_err();
+        assert!(
+            why.contains("of all tenants") && why.contains("of tenant a") && why.contains("restart"),
+            "{why}"
+        );
+
+        assert_eq!(check_owner(&of(None), Some(None), OWN_STORES_SINCE - 1), Ok(()));
+        let why = check_owner(&of(Some("a")), None, OWN_STORES_SINCE - 1).unwrap_err();
+        assert!(why.contains("store-1") && why.contains("`mcctl upgrade finish`"), "{why}");
+        let long = "t".repeat(MAX_TENANT_LEN + 1);
+        assert!(check_owner(&of(Some(&long)), None, OWN_STORES_SINCE).unwrap_err().contains("bytes"));
     }
 }

@@ -120,6 +120,19 @@ pub enum Denied {
         /// Name of the store that it calls for.
         named: String,
     },
+    /// A tenant's user calls for a store that is not the memory of its tenant.
+    #[error(
+        "{id} may speak for stores of its own tenant alone, and the store `{named}`, which is mounted under this id, is none: \
+         start yours with a --data-dir of its own, or stop that one first"
+    )]
+    StoreOwner {
+        /// The call.
+        call: String,
+        /// The caller's identity.
+        id: Arc<SpiffeId>,
+        /// Name of the store that it calls for.
+        named: String,
+    },
 }
 
 /// Kind of a [`Denied`], by which denials are counted.
@@ -135,7 +148,7 @@ pub enum DenialReason {
     Role,
     /// Another tenant.
     Tenant,
-    /// A store of another name.
+    /// A store of another name or tenant.
     StoreName,
     /// A token that is not known, or came in the clear.
     Token,
@@ -173,6 +186,12 @@ impl Denied {
         Self::StoreName { call: shown(call), id: Arc::new(id.clone()), named: shown(named) }
     }
 
+    /// Denial of a call for a store that is not the memory of the caller's tenant.
+    #[must_use]
+    pub fn store_owner(call: &str, id: &SpiffeId, named: &str) -> Self {
+        Self::StoreOwner { call: shown(call), id: Arc::new(id.clone()), named: shown(named) }
+    }
+
     /// Whether the caller has shown no identity of this trust domain: with one the call may be permitted.
     #[must_use]
     pub fn lacks_identity(&self) -> bool {
@@ -196,7 +215,8 @@ impl Denied {
             | Self::Tenant { id, .. }
             | Self::Expired { id, .. }
             | Self::ShutOut { id, .. }
-            | Self::StoreName { id, .. } => Some(id),
+            | Self::StoreName { id, .. }
+            | Self::StoreOwner { id, .. } => Some(id),
             Self::Plain { .. }
             | Self::Anonymous { .. }
             | Self::Unproven { .. }
@@ -219,7 +239,8 @@ impl Denied {
             | Self::Tenant { call, .. }
             | Self::Expired { call, .. }
             | Self::ShutOut { call, .. }
-            | Self::StoreName { call, .. } => call,
+            | Self::StoreName { call, .. }
+            | Self::StoreOwner { call, .. } => call,
         }
     }
 
@@ -238,7 +259,7 @@ impl Denied {
             Self::Foreign { .. } => DenialReason::TrustDomain,
             Self::Role { .. } => DenialReason::Role,
             Self::Tenant { .. } => DenialReason::Tenant,
-            Self::StoreName { .. } => DenialReason::StoreName,
+            Self::StoreName { .. } | Self::StoreOwner { .. } => DenialReason::StoreName,
             Self::TokenInClear { .. } | Self::Token { .. } => DenialReason::Token,
             Self::Expired { .. } => DenialReason::Expired,
             Self::ShutOut { .. } => DenialReason::ShutOut,

@@ -119,13 +119,13 @@ impl Principal {
         self.id().is_some_and(|id| matches!(id.role(), Role::Tenant { .. }))
     }
 
-    /// Checks that the caller of `call` may speak for the store with this name, if it is a store with an identity.
+    /// Checks that the caller of `call` may speak for the store with this name, if it is a store with an identity or a tenant's user.
     ///
     /// # Errors
     /// [`Denied::StoreName`]
     pub fn may_speak_for(&self, store: &str, call: &str) -> Result<(), Denied> {
         match self.id() {
-            Some(id) if *id.role() == Role::Store && !id.covers(store) => {
+            Some(id) if matches!(id.role(), Role::Store | Role::Tenant { .. }) && !id.covers(store) => {
                 Err(Denied::store_name(call, id, store))
             }
             _ => Ok(()),
@@ -207,10 +207,13 @@ mod tests {
     #[test]
     fn a_store_speaks_for_the_stores_that_its_identity_covers() {
         let principal = |peer: &Peer| Principal::of(peer, Some(REQUIRED));
-        let store = principal(&named("spiffe://prod/mc/store/kv"));
-        assert_eq!(store.may_speak_for("kv-3", "Heartbeat"), Ok(()));
-        let text = store.may_speak_for("other", "Heartbeat").unwrap_err().to_string();
-        assert!(text.contains("mc/store/kv may") && text.contains("`kv-NUMBER`") && text.contains("`other`"));
+        for path in ["store/kv", "tenant/a/rw/kv"] {
+            let store = principal(&named(&format!("spiffe://prod/mc/{path}")));
+            assert_eq!(store.may_speak_for("kv-3", "Heartbeat"), Ok(()));
+            let text = store.may_speak_for("other", "Heartbeat").unwrap_err().to_string();
+            let says = [&format!("mc/{path} may"), "`kv-NUMBER`", "`other`"];
+            assert!(says.iter().all(|part| text.contains(part)), "{text}");
+        }
         assert_eq!(principal(&named("spiffe://prod/mc/admin/a")).may_speak_for("other", "Heartbeat"), Ok(()));
         assert_eq!(Principal::Open.may_speak_for("other", "Heartbeat"), Ok(()));
     }

@@ -1,5 +1,6 @@
 //! A connection of the data port, for callers that move its bytes themselves and never block.
 
+mod expected;
 mod secured;
 mod session;
 
@@ -13,9 +14,10 @@ use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+pub use self::expected::ExpectedStore;
 use self::secured::Secured;
 use crate::tcp;
-use crate::tls::{HANDSHAKE, Peer, Tls, speaks_no_tls};
+use crate::tls::{HANDSHAKE, Peer, Server, Tls, speaks_no_tls};
 use mc_types::TlsLevel;
 
 /// One connection of the data port, plain or with TLS.
@@ -35,15 +37,15 @@ impl DataStream {
     /// Maximum bytes that one write takes with TLS: four records, which go to the kernel with one system call.
     pub const AT_ONCE: usize = 64 << 10;
 
-    /// Connects to the data port of a store, as far as `tls` insists with a handshake. Then its certificate must be for `name`, if
-    /// that is known.
+    /// Connects to the data port of a store, as far as `tls` insists with a handshake. Then its certificate must be that of the
+    /// `expected` store, if that is known.
     ///
     /// # Errors
     /// The system's error, or the reason why there is no TLS with the store.
     pub async fn connect(
         address: SocketAddr,
         tls: Option<&Arc<Tls>>,
-        name: Option<&str>,
+        expected: Option<&ExpectedStore>,
     ) -> io::Result<Self> {
         let tcp = dial(address).await?;
         let Some((tls, level)) =
@@ -51,8 +53,9 @@ impl DataStream {
         else {
             return Ok(tcp.into());
         };
-        match Self::secure(Secured::begin(tcp, tls.client_session()?.into())).await {
-            Ok(stream) => stream.leading_to(name),
+        let server = expected.map_or(Server::Store, ExpectedStore::server);
+        match Self::secure(Secured::begin(tcp, tls.client_session(server)?.into())).await {
+            Ok(stream) => stream.leading_to(expected),
             // A store without certificates takes the handshake for a broken hello.
             Err(error) if level == TlsLevel::Prefer && speaks_no_tls(&error) => {
                 tracing::debug!(%address, %error, "connecting in the clear: the store speaks no TLS");
@@ -80,11 +83,11 @@ impl DataStream {
         }
     }
 
-    /// Returns the connection if it leads to the store `name`.
-    fn leading_to(self, name: Option<&str>) -> io::Result<Self> {
-        match (name, self.peer()) {
-            (Some(name), Peer::Named(id)) if !id.covers(name) => {
-                let why = format!("its certificate is that of {id}, and the store {name} is expected there");
+    /// Returns the connection if it leads to the `expected` store.
+    fn leading_to(self, expected: Option<&ExpectedStore>) -> io::Result<Self> {
+        match (expected, self.peer()) {
+            (Some(store), Peer::Named(id)) if !store.may_show(id) => {
+                let why = format!("its certificate is that of {id}, and the store {store} is expected there");
                 Err(io::Error::new(io::ErrorKind::InvalidData, why))
             }
             _ => Ok(self),

@@ -74,6 +74,7 @@ struct Current {
     server: Arc<ServerConfig>,
     to_masters: Arc<ClientConfig>,
     to_stores: Arc<ClientConfig>,
+    to_own_stores: Arc<ClientConfig>,
 }
 
 impl Tls {
@@ -335,9 +336,9 @@ impl Tls {
     }
 
     /// Begins a connection to a store, for callers that move its bytes themselves.
-    pub(crate) fn client_session(&self) -> io::Result<ClientConnection> {
+    pub(crate) fn client_session(&self, server: Server) -> io::Result<ClientConnection> {
         self.look_if_due();
-        ClientConnection::new(self.current.load().client(Server::Store), no_name()).map_err(io::Error::other)
+        ClientConnection::new(self.current.load().client(server), no_name()).map_err(io::Error::other)
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
@@ -394,6 +395,7 @@ impl Current {
             server: Arc::new(server),
             to_masters: client(Server::Master)?,
             to_stores: client(Server::Store)?,
+            to_own_stores: client(Server::OwnStore)?,
             files,
             id,
             expires,
@@ -405,6 +407,7 @@ impl Current {
         match server {
             Server::Master => &self.to_masters,
             Server::Store => &self.to_stores,
+            Server::OwnStore => &self.to_own_stores,
         }
         .clone()
     }

@@ -89,11 +89,16 @@ async fn ask(connection: io::Result<Connection>) -> io::Result<u8> {
 }
 
 async fn met(server: &Process, client: &Process) -> (io::Result<Peer>, io::Result<u8>) {
+    met_as(Server::Master, server, client).await
+}
+
+/// [`met`], where the client expects a server of some kind.
+async fn met_as(kind: Server, server: &Process, client: &Process) -> (io::Result<Peer>, io::Result<u8>) {
     let mut listener = server.listen().await;
     let address = listener.address;
     let dial = async {
         let stream = crate::tcp::connect(address).await?;
-        Ok(Connection::new(client.tls.connect(stream, Server::Master).await?))
+        Ok(Connection::new(client.tls.connect(stream, kind).await?))
     };
     let asked = async { ask(dial.await).await };
     let both = async { tokio::join!(serve_one(&mut listener), asked) };
@@ -176,11 +181,26 @@ async fn the_authority_of_users_vouches_for_users_of_our_tenants_alone() {
         let (peer, answer) = met(&server, &trusting(authority, uri)).await;
         assert_eq!((peer.ok(), answer.is_ok()), (may.then(|| named(uri)), may), "{uri}");
     }
-    // Nor is a server known by it.
+    // Nor is a server known by it, except for the own store of a tenant.
     let client = ours.process(WRITER);
+    let own_store = trusting(&theirs, WRITER);
+    assert!(met_as(Server::OwnStore, &own_store, &client).await.1.is_err(), "it does not know the authority");
     fs::write(client.dir.path().join("users-ca.crt"), &theirs.pem).unwrap();
     assert!(client.tls.reload().unwrap());
-    assert!(met(&trusting(&theirs, MASTER), &client).await.1.is_err());
+    for (kind, uri, may) in [
+        (Server::Master, MASTER, false),
+        (Server::Store, STORE, false),
+        (Server::Store, WRITER, false),
+        (Server::OwnStore, WRITER, true),
+        (Server::OwnStore, STORE, false),
+        (Server::OwnStore, "spiffe://here/mc/tenant/a/ro/w", false),
+        (Server::OwnStore, "spiffe://elsewhere/mc/tenant/a/rw/w", false),
+    ] {
+        let (_, answer) = met_as(kind, &trusting(&theirs, uri), &client).await;
+        assert_eq!(answer.is_ok(), may, "{uri} as {kind:?}");
+    }
+    let by_ours = met_as(Server::OwnStore, &ours.process(WRITER), &client).await;
+    assert!(by_ours.1.is_ok(), "the pool's authority vouches for all");
 }
 
 #[tokio::test]

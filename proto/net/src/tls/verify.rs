@@ -23,6 +23,8 @@ pub enum Server {
     Master,
     /// A store.
     Store,
+    /// A store that is the memory of one tenant, and has a certificate of a writer of that.
+    OwnStore,
 }
 
 /// Authorities that are trusted, and the signatures that can be checked.
@@ -184,15 +186,12 @@ fn identity_of(leaf: &CertificateDer<'_>) -> Result<SpiffeId, Unexpected> {
 impl VerifyServer {
     fn check_identity(&self, leaf: &CertificateDer<'_>) -> Result<(), Unexpected> {
         let id = identity_of(leaf)?;
-        let expected = match (self.server, id.role()) {
-            (Server::Master, Role::Master) | (Server::Store, Role::Store) => true,
-            (Server::Master | Server::Store, _) => false,
+        let (expected, wanted) = match self.server {
+            Server::Master => (*id.role() == Role::Master, "a master"),
+            Server::Store => (*id.role() == Role::Store, "a store"),
+            Server::OwnStore => (id.writes_for().is_some(), "a tenant's writer"),
         };
         if !expected {
-            let wanted = match self.server {
-                Server::Master => "a master",
-                Server::Store => "a store",
-            };
             return Err(Unexpected(format!("its certificate is that of {id}, not of {wanted}")));
         }
         match &self.trust {
@@ -215,13 +214,15 @@ impl ServerCertVerifier for VerifyServer {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let parsed = ParsedCertificate::try_from(end_entity)?;
         let algorithms = self.roots.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots.store,
-            intermediates,
-            now,
-            algorithms,
-        )?;
+        let vouched_for_by = |authorities| {
+            verify_server_cert_signed_by_trust_anchor(&parsed, authorities, intermediates, now, algorithms)
+        };
+        // Authorities of users vouch for a tenant's certificate alone, and only such a one is accepted from an own store.
+        let users = self.roots.users.as_ref().filter(|_| self.server == Server::OwnStore);
+        vouched_for_by(&self.roots.store).or_else(|why| match users {
+            Some(users) => vouched_for_by(users).map_err(|_| why),
+            None => Err(why),
+        })?;
         self.check_identity(end_entity)?;
         Ok(ServerCertVerified::assertion())
     }

@@ -175,7 +175,7 @@ impl Link {
         moved: &Arc<Moved>,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let stream = DataStream::connect(address, options.tls.as_ref(), options.store_name.as_deref());
+        let stream = DataStream::connect(address, options.tls.as_ref(), options.store.as_ref());
         let stream = stream.await.map_err(failed)?;
         socket_options::set(&stream);
         let (stream, progress) = (Arc::new(stream), Progress::new(moved.clone()));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_net::Tls;
+use mc_net::{ExpectedStore, Tls};
 
 use super::progress::LOOKS;
 use crate::checksum::Sums;
@@ -25,8 +25,8 @@ pub struct TcpOptions {
     pub sums: Sums,
     /// Certificates for TLS with stores, as far as their level insists. Default: none, and connections are plain.
     pub tls: Option<Arc<Tls>>,
-    /// Name that the certificate of a store must be for, where its endpoint names none. Default: any.
-    pub store_name: Option<Arc<str>>,
+    /// Store whose certificate must be shown, where the endpoint names none. Default: any store.
+    pub store: Option<ExpectedStore>,
 }
 
 impl Default for TcpOptions {
@@ -38,7 +38,7 @@ impl Default for TcpOptions {
             stripe_bytes: 4 << 20,
             sums: Sums::All,
             tls: None,
-            store_name: None,
+            store: None,
         }
     }
 }

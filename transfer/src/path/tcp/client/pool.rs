@@ -1,7 +1,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mc_types::{Access, STORE_NAME, StoreId};
+use mc_net::ExpectedStore;
+use mc_types::{Access, STORE_NAME, STORE_TENANT, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -17,8 +18,8 @@ use crate::transport::PeerEndpoint;
 /// The name of this transport in a store's endpoints.
 pub(super) const TRANSPORT: &str = "tcp";
 
-/// Address of a pool, whether its connections may use TLS, and the name that the store must show.
-type PoolPlace = (String, DataEncryption, Option<Arc<str>>);
+/// Address of a pool, whether its connections may use TLS, and the store whose certificate must be shown.
+type PoolPlace = (String, DataEncryption, Option<ExpectedStore>);
 
 /// The connection pools of a transport, by address, and apart for connections that must be plain.
 pub(super) struct Pools {
@@ -95,11 +96,14 @@ impl Pools {
         if encryption == DataEncryption::Off {
             options.tls = None;
         }
-        if let Some((_, name)) = attributes.iter().find(|(attribute, _)| attribute == STORE_NAME) {
-            options.store_name = Some(name.as_str().into());
+        let said = |name| {
+            attributes.iter().find(|(attribute, _)| attribute == name).map(|(_, it)| it.as_str().into())
+        };
+        if let Some(name) = said(STORE_NAME) {
+            options.store = Some(ExpectedStore { name, tenant: said(STORE_TENANT) });
         }
         let mut pools = self.by_address.lock();
-        let place = (address.clone(), encryption, options.store_name.clone());
+        let place = (address.clone(), encryption, options.store.clone());
         let beside = match pools.get_mut(&place) {
             Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
                 *last = store;

@@ -1,0 +1,159 @@
+//! Stores that are the memory of one tenant.
+
+use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
+use mc_index::{Endpoint, Fit, Memory, MountStore, OWN_STORES_SINCE, Op, PutStartItem, Response, TenantName};
+use mc_types::{Code, STORE_TENANT, StoreId};
+
+const MIB: u64 = 1 << 20;
+
+fn name(tenant: &str) -> TenantName {
+    TenantName::new(tenant.as_bytes())
+}
+
+/// A mount of the store 1, 2, ... with one segment, as the memory of a tenant.
+fn owned(store: u64, tenant: &str, bytes: u64) -> MountStore {
+    let attributes = vec![(STORE_TENANT.to_owned(), tenant.to_owned())];
+    let endpoints = vec![Endpoint { attributes, ..endpoint("tcp") }];
+    MountStore { endpoints, ..mount(store, 100 + store, &[bytes]) }
+}
+
+/// The common store 1, and the stores 2 and 3 of tenants a and b.
+fn rig() -> Rig {
+    let mut rig = Rig::with_stores(&[MIB]);
+    rig.apply(Op::SetClusterVersion(OWN_STORES_SINCE));
+    assert_eq!(rig.mount(owned(2, "a", MIB)), Code::Ok);
+    assert_eq!(rig.mount(owned(3, "b", 2 * MIB)), Code::Ok);
+    rig
+}
+
+/// Puts an object of a tenant, and returns the stores that it lies on.
+fn put(rig: &mut Rig, tenant: &str, put: u128, item: PutStartItem) -> Result<Vec<u64>, Code> {
+    let items = vec![item];
+    let Response::PutStarted(started) = rig.apply(Op::PutStart { tenant: tenant.to_owned(), items }) else {
+        panic!("a put was started");
+    };
+    if started[0].code != Code::Ok {
+        return Err(started[0].code);
+    }
+    let mut end = end(put, &put.to_string());
+    end.key = mc_index::KeyHash::of(tenant, put.to_string().as_bytes());
+    let Response::PutEnded(ended) = rig.apply(Op::PutEnd { items: vec![end] }) else {
+        panic!("a put was ended");
+    };
+    assert_eq!(ended[0].code, Code::Ok);
+    Ok(started[0].replicas.iter().map(|replica| replica.store.0).collect())
+}
+
+fn item(number: u128, size: u64) -> PutStartItem {
+    start(number, &number.to_string(), size)
+}
+
+#[test]
+fn a_store_of_a_tenant_gets_that_tenants_objects_alone() {
+    let mut rig = rig();
+    let mut filled = [0; 4];
+    for number in 0..1000u128 {
+        let tenant = ["a", "b", "", "c"][number as usize % 4];
+        let mut item = item(number + 1, 4096);
+        (item.replicas, item.preferred) = (3, [2, 3, 1].map(StoreId).into_iter().collect());
+        let Ok(stores) = put(&mut rig, tenant, number + 1, item) else { continue };
+        for store in stores {
+            let may = store == 1 || (store, tenant) == (2, "a") || (store, tenant) == (3, "b");
+            assert!(may, "store {store} got an object of {tenant:?}");
+            filled[store as usize] += 1;
+        }
+    }
+    assert_eq!(
+        filled,
+        [0, 256, 250, 250],
+        "the common store is full, and the others have all of their tenants"
+    );
+    let bytes = snapshot(&rig.state);
+    assert_eq!(restore(&bytes).owner(StoreId(2)), Some(name("a")));
+}
+
+#[test]
+fn own_and_common_stores_fill_alike() {
+    let mut rig = rig();
+    let mut filled = [0u64; 4];
+    for number in 1..=256u128 {
+        for store in put(&mut rig, "b", number, item(number, 4096)).unwrap() {
+            filled[store as usize] += 1;
+        }
+        let (common, own) = (2 * filled[1], filled[3]);
+        assert!(common.abs_diff(own) <= 2, "of twice the size: {filled:?}");
+    }
+}
+
+#[test]
+fn other_tenants_find_no_room_and_no_size_in_a_store_that_is_not_theirs() {
+    let mut rig = rig();
+    assert_eq!(put(&mut rig, "b", 1, item(1, 2 * MIB)), Ok(vec![3]));
+    assert_eq!(put(&mut rig, "a", 2, item(2, 2 * MIB)), Err(Code::ObjectTooLarge));
+    assert_eq!(
+        [rig.state.largest_segment(&name("b")), rig.state.largest_segment(&name("a"))],
+        [2 * MIB, MIB]
+    );
+    assert_eq!(put(&mut rig, "c", 3, item(3, MIB)), Ok(vec![1]));
+    assert_eq!(put(&mut rig, "c", 4, item(4, 4096)), Err(Code::NoAvailableHandle));
+    assert_eq!(put(&mut rig, "a", 5, item(5, 4096)), Ok(vec![2]));
+}
+
+#[test]
+fn memories_are_the_stores_that_count_in_them() {
+    let rig = rig();
+    let outside = |memory, suspects: &[u64]| {
+        let suspects: Vec<_> = suspects.iter().copied().map(StoreId).collect();
+        let stores = rig.state.stores_outside(memory, &suspects);
+        stores.into_iter().map(|store| store.0).collect::<Vec<_>>()
+    };
+    assert_eq!(outside(Memory::Common, &[3, 9]), [2, 3, 9]);
+    assert_eq!(outside(Memory::OwnedBy(name("a")), &[1]), [1, 3]);
+    assert_eq!(outside(Memory::OwnedBy(name("c")), &[]), [1, 2, 3]);
+    assert_eq!(rig.state.stores_closed_to(&name("a"), &[]), [StoreId(3)]);
+    assert_eq!(rig.state.owners().into_iter().collect::<Vec<_>>(), [name("a"), name("b")]);
+    let without = rig.state.stores_outside(Memory::OwnedBy(name("b")), &[]);
+    assert_eq!(rig.state.usage(&without).capacity, 2 * MIB);
+    assert_eq!(rig.state.fit_of(2 * MIB, &rig.state.stores_outside(Memory::Common, &[])), Fit::Full);
+}
+
+#[test]
+fn units_say_whether_all_of_an_object_lies_on_own_stores() {
+    let mut rig = rig();
+    let mut both = item(1, 4096);
+    both.replicas = 2;
+    assert_eq!(put(&mut rig, "a", 1, both).unwrap().len(), 2);
+    let mut own = item(2, 4096);
+    own.preferred = [StoreId(2)].into_iter().collect();
+    assert_eq!(put(&mut rig, "a", 2, own), Ok(vec![2]));
+    let is_own = |rig: &Rig, key: &str| {
+        rig.state.unit_of(mc_index::KeyHash::of("a", key.as_bytes())).unwrap().is_on_own_stores
+    };
+    assert_eq!([is_own(&rig, "1"), is_own(&rig, "2")], [false, true]);
+    rig.drop_store(1);
+    assert!(is_own(&rig, "1"), "the other replica is gone");
+}
+
+#[test]
+fn the_owner_of_a_mounted_epoch_stays() {
+    let mut rig = rig();
+    assert_eq!(rig.mount(owned(2, "a", MIB)), Code::Ok);
+    for other in [owned(2, "b", MIB), mount(2, 102, &[MIB])] {
+        assert_eq!(rig.mount(other), Code::InvalidParams);
+    }
+    assert_eq!(rig.mount(owned(1, "a", MIB)), Code::InvalidParams, "a common store");
+    let next = MountStore { epoch: 200.into(), ..owned(2, "b", MIB) };
+    assert_eq!(rig.mount(next), Code::Ok, "another epoch");
+    assert_eq!(rig.state.owner(StoreId(2)), Some(name("b")));
+}
+
+#[test]
+fn before_its_cluster_version_no_store_has_an_owner() {
+    let mut rig = Rig::new();
+    rig.apply(Op::SetClusterVersion(OWN_STORES_SINCE - 1));
+    assert_eq!(rig.mount(owned(1, "a", MIB)), Code::Ok);
+    assert_eq!(put(&mut rig, "b", 1, item(1, 4096)), Ok(vec![1]));
+    assert_eq!((rig.state.owner(StoreId(1)), rig.state.has_own_stores(&name("a"))), (None, false));
+    rig.apply(Op::SetClusterVersion(OWN_STORES_SINCE));
+    assert_eq!(rig.state.owner(StoreId(1)), Some(name("a")));
+}

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus, TlsLevel, TransportStatus};
+use mc_types::{DEFAULT_TENANT, STORE_TENANT};
 use serde::Serialize;
 
 /// A master's address with its status, or with the reason why it did not answer.
@@ -75,6 +76,9 @@ pub struct StoreView {
     pub capacity_bytes: u64,
     /// Bytes of that memory that objects take.
     pub used_bytes: u64,
+    /// Tenant whose memory it is; absent for a store that takes objects of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Its transports; empty without a leader that has heard of them.
     pub transports: Vec<TransportView>,
 }
@@ -363,8 +367,16 @@ fn store_view(store: &StoreStatus) -> StoreView {
         state: state_name(store.state).to_owned(),
         capacity_bytes: store.capacity.0,
         used_bytes: store.used.0,
+        tenant: tenant_of(store),
         transports: store.transports.iter().map(transport_view).collect(),
     }
+}
+
+/// Returns the tenant whose memory a store is, by the name that certificates have for it.
+fn tenant_of(store: &StoreStatus) -> Option<String> {
+    let mut attributes = store.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
+    let (_, tenant) = attributes.find(|(name, _)| name == STORE_TENANT)?;
+    Some(if tenant.is_empty() { DEFAULT_TENANT.to_owned() } else { tenant.clone() })
 }
 
 fn transport_view(transport: &TransportStatus) -> TransportView {
@@ -414,6 +426,7 @@ mod tests {
             state: "alive".to_owned(),
             capacity_bytes: 1,
             used_bytes: 0,
+            tenant: None,
             transports,
         };
         let stores = [
@@ -456,6 +469,16 @@ mod tests {
             attributes: Default::default(),
         });
         store
+    }
+
+    #[test]
+    fn a_store_of_one_tenant_says_so() {
+        let mut of_one = store(StoreState::Alive);
+        assert_eq!(store_view(&of_one).tenant, None);
+        for (tenant, shown) in [("a", "a"), ("", "default")] {
+            of_one.endpoints[0].attributes = vec![(STORE_TENANT.to_owned(), tenant.to_owned())];
+            assert_eq!(store_view(&of_one).tenant.as_deref(), Some(shown));
+        }
     }
 
     fn answer(id: u64, role: &str) -> Report {

@@ -89,6 +89,7 @@ impl State {
     /// Adds a put in flight whose replicas are allocated.
     pub(crate) fn enter_put(&mut self, id: PutId, put: Put) {
         for replica in &put.replicas {
+            self.segments.begin_put(replica.segment, put.size);
             self.segments.pin(replica.segment, put.size, put.pin);
         }
         self.groups.begin(put.group);
@@ -96,8 +97,11 @@ impl State {
         self.puts.start(id, put);
     }
 
-    /// Stops counting a put in flight for its tenant and its group.
+    /// Stops counting a put in flight for its segments, its tenant and its group.
     pub(crate) fn leave_put(&mut self, put: &Put) {
+        for replica in &put.replicas {
+            self.segments.end_put(replica.segment, put.size);
+        }
         self.groups.end(put.group);
         self.tenants.charge(put.key.tenant(), |usage| usage.puts.subtract(put.share()));
     }

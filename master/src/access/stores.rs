@@ -39,16 +39,14 @@ impl StoreCaller {
     /// Names the store in the endpoints of a mount, if the caller has proven that name, and the tenant whose user the caller is:
     /// clients check both. Otherwise nothing names them.
     pub(crate) fn name_endpoints(&self, mount: &mut v1::MountStoreRequest) {
-        let (name, tenant) = match self.principal.id().map(SpiffeId::role) {
-            Some(Role::Store) => (Some(&mount.name), None),
-            Some(Role::Tenant { tenant, .. }) => (Some(&mount.name), Some(tenant)),
-            _ => (None, None),
-        };
-        let proven = [(STORE_NAME, name), (STORE_TENANT, tenant)];
+        let id = self.principal.id();
+        let tenant = id.and_then(SpiffeId::writes_for);
+        let has_name = tenant.is_some() || id.is_some_and(|id| *id.role() == Role::Store);
+        let proven = [(STORE_NAME, has_name.then_some(mount.name.as_str())), (STORE_TENANT, tenant)];
         for endpoint in &mut mount.endpoints {
             for (attribute, value) in proven {
                 endpoint.attributes.remove(attribute);
-                endpoint.attributes.extend(value.map(|value| (attribute.to_owned(), value.clone())));
+                endpoint.attributes.extend(value.map(|value| (attribute.to_owned(), value.to_owned())));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mc_client::{Bytes, Client};
+use mc_client::{Bytes, Client, PutOptions};
 use mc_net::Network;
 use mc_proto::v1;
 use mc_tests::{Cluster, by_hand, until};
@@ -14,9 +14,7 @@ const OBJECTS: usize = 40;
 
 /// Starts a pool that requires TLS with the common store 1 and the store 2, which has a writer's certificate of tenant a.
 async fn pool() -> Cluster {
-    // Leases end soon, so that eviction finds victims.
-    let mut cluster =
-        Cluster::builder().stores(2).segment("16mb").master_args(["--read-lease", "100ms"]).tls().prepare();
+    let mut cluster = Cluster::builder().stores(2).segment("16mb").tls().prepare();
     let folder = cluster.certificates().expect("a pool with certificates").of("tenant/a/rw/store-2");
     cluster.stores[1].set_arg("--tls-dir", folder.to_str().expect("a path of text"));
     cluster.masters.iter_mut().chain(&mut cluster.stores).for_each(mc_tests::Process::start);
@@ -173,10 +171,16 @@ async fn each_memory_makes_room_for_those_who_may_use_it() {
     for key in &kept {
         assert_eq!(a.get(key).await.unwrap().as_ref(), Some(&value), "{key} was evicted for another tenant");
     }
-    // Tenant a finds room on both, also once the common store is gone.
+    // Tenant a finds room on both, also for two replicas.
     flood(&a, &value).await;
+    let twice = PutOptions::default().with_replicas(2);
+    for nth in 0..2 * (16 << 20) / SIZE {
+        a.put_with(format!("t{nth}"), &value, &twice).await.unwrap();
+    }
+    // Once the common store is gone, its own one is full of objects that had a replica there.
     cluster.stores[0].terminate().await;
     until("the common store is gone", async || mounted(&cluster).await.len() == 1).await;
+    until("room is made for further objects", async || a.put("k", &value).await.is_ok()).await;
     flood(&a, &value).await;
     let why = b.put("k", &value).await.unwrap_err().to_string();
     assert!(why.contains("no store can take the put"), "{why}");

@@ -1,5 +1,6 @@
 //! `mcctl status`: shows the pool on one screen.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
@@ -69,6 +70,13 @@ fn screen(view: &View, output: Output) -> String {
         };
         let heading = ["STORE", "STATE", "USED", "CAPACITY", "FULL", "MOVED BY", "ID"];
         let _ = write!(text, "\n{}", columns(heading, view.stores.iter().map(row)));
+        let mut owned = BTreeMap::<&str, usize>::new();
+        for tenant in view.stores.iter().filter_map(|store| store.tenant.as_deref()) {
+            *owned.entry(tenant).or_default() += 1;
+        }
+        for (tenant, stores) in owned {
+            let _ = write!(text, "\n  memory of tenant {} alone: {stores} stores", printable(tenant));
+        }
         for line in not_offered(&view.stores) {
             let _ = write!(text, "\n  {}", printable(&line));
         }

@@ -2,7 +2,7 @@
 
 use crate::command::{Quota, TenantPolicy};
 use crate::key::TenantName;
-use crate::query::Usage;
+use crate::query::{Memory, Usage};
 use crate::security::Security;
 use crate::state::State;
 use crate::tenants::{Tenant, TenantUsage};
@@ -42,7 +42,12 @@ impl State {
     pub fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
         let limit = self.settings.hard_pin_limit;
         let name = TenantName::new(tenant.as_bytes());
-        let Usage { capacity, pinned, .. } = self.usage(&self.stores_closed_to(&name, &[]));
+        // Memory of the tenant's own must not let it pin all of the common one.
+        let common = self.usage(&self.stores_outside(Memory::Common, &[]));
+        let Usage { capacity, pinned, .. } = match common.capacity {
+            0 => self.usage(&self.stores_closed_to(&name, &[])),
+            _ => common,
+        };
         let Quota { bytes: quota, .. } = self.quota(&name);
         let own = self.tenants.usage(&name).all().pinned;
         pinned.saturating_add(bytes) <= limit.of(capacity)

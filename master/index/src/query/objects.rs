@@ -197,7 +197,8 @@ impl State {
     fn eviction_unit(&self, object: ObjectRef<'_>) -> EvictionUnit {
         let (owned, tenant) = (self.owned_stores(), TenantName::of_index_key(object.key));
         let mut stores = object.replicas().filter_map(|it| Some(self.segments.live(it.segment)?.store));
-        let is_on_own_stores = !owned.is_empty() && stores.all(|store| owned.get(&store) == Some(&tenant));
+        let is_own = |store| owned.get(&store) == Some(&tenant);
+        let is_on_own_stores = !owned.is_empty() && stores.next().is_some_and(is_own) && stores.all(is_own);
         EvictionUnit { group: object.group, tenant, is_on_own_stores }
     }
 

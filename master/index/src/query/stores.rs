@@ -18,6 +18,8 @@ pub struct Usage {
     pub held: u64,
     /// Part of the live bytes that is hard-pinned.
     pub pinned: u64,
+    /// Part of the live bytes that puts in flight take.
+    pub in_flight: u64,
 }
 
 /// Memory that objects compete for.
@@ -100,8 +102,8 @@ impl State {
         for number in others.flat_map(Mounted::numbers) {
             usage.subtract(self.segments.space(number).map_or_else(SpaceUsage::default, Space::usage));
         }
-        let SpaceUsage { capacity, used, held, pinned } = usage;
-        Usage { capacity, live: used.saturating_sub(held), held, pinned }
+        let SpaceUsage { capacity, used, held, pinned, in_flight } = usage;
+        Usage { capacity, live: used.saturating_sub(held), held, pinned, in_flight }
     }
 
     /// Returns the stores that are the memory of one tenant, with that tenant.
@@ -129,6 +131,16 @@ impl State {
     #[must_use]
     pub fn owners(&self) -> BTreeSet<TenantName> {
         self.owned_stores().values().copied().collect()
+    }
+
+    /// Lists the common stores and their epochs while there are stores of tenants, else none.
+    #[must_use]
+    pub fn common_stores(&self) -> Vec<(StoreId, SegmentEpoch)> {
+        let owned = self.owned_stores();
+        if owned.is_empty() {
+            return Vec::new();
+        }
+        self.mounted().filter(|(store, _)| !owned.contains_key(store)).collect()
     }
 
     /// Lists the stores that are the memory of other tenants than this one, and those in `suspects`, sorted.

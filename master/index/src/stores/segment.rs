@@ -27,6 +27,8 @@ pub(crate) struct Space {
     pub(crate) held_bytes: u64,
     /// Bytes that replicas of hard-pinned objects and puts take, each rounded up to the alignment.
     pub(crate) pinned_bytes: u64,
+    /// Bytes that replicas of puts in flight take, each rounded up to the alignment.
+    pub(crate) in_flight_bytes: u64,
 }
 
 /// Bytes of one live segment, or of several.
@@ -38,6 +40,7 @@ pub(crate) struct SpaceUsage {
     pub(crate) used: u64,
     pub(crate) held: u64,
     pub(crate) pinned: u64,
+    pub(crate) in_flight: u64,
 }
 
 impl SpaceUsage {
@@ -46,6 +49,7 @@ impl SpaceUsage {
         self.used += other.used;
         self.held += other.held;
         self.pinned += other.pinned;
+        self.in_flight += other.in_flight;
     }
 
     pub(crate) fn subtract(&mut self, other: Self) {
@@ -53,6 +57,7 @@ impl SpaceUsage {
         self.used -= other.used;
         self.held -= other.held;
         self.pinned -= other.pinned;
+        self.in_flight -= other.in_flight;
     }
 }
 
@@ -63,14 +68,20 @@ impl Space {
             used: self.alloc.used(),
             held: self.held_bytes,
             pinned: self.pinned_bytes,
+            in_flight: self.in_flight_bytes,
         }
     }
 }
 
 impl Segment {
     pub(crate) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
-        let space =
-            Space { alloc: Allocator::new(bytes), held: CowMap::new(), held_bytes: 0, pinned_bytes: 0 };
+        let space = Space {
+            alloc: Allocator::new(bytes),
+            held: CowMap::new(),
+            held_bytes: 0,
+            pinned_bytes: 0,
+            in_flight_bytes: 0,
+        };
         Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
     }
 

@@ -149,6 +149,16 @@ impl Segments {
         self.change(number, |space| space.alloc.free(offset, len));
     }
 
+    /// Counts the bytes of a put that has begun there; does nothing for a segment that is gone.
+    pub(crate) fn begin_put(&mut self, number: u32, len: u64) {
+        self.change(number, |space| space.in_flight_bytes += allocated(len));
+    }
+
+    /// Stops counting the bytes of a put in flight.
+    pub(crate) fn end_put(&mut self, number: u32, len: u64) {
+        self.change(number, |space| space.in_flight_bytes -= allocated(len));
+    }
+
     /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is
     /// gone.
     pub(crate) fn pin(&mut self, number: u32, len: u64, pin: Pin) {

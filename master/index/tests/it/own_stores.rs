@@ -157,3 +157,29 @@ fn before_its_cluster_version_no_store_has_an_owner() {
     rig.apply(Op::SetClusterVersion(OWN_STORES_SINCE));
     assert_eq!(rig.state.owner(StoreId(1)), Some(name("a")));
 }
+
+#[test]
+fn puts_in_flight_count_in_the_memory_that_they_lie_in() {
+    let mut rig = rig();
+    let in_flight = |rig: &Rig, memory| rig.state.usage(&rig.state.stores_outside(memory, &[])).in_flight;
+    let both = |rig: &Rig| [Memory::Common, Memory::OwnedBy(name("a"))].map(|memory| in_flight(rig, memory));
+    let mut item = item(1, 4000);
+    (item.replicas, item.preferred) = (2, [StoreId(2)].into_iter().collect());
+    rig.apply(Op::PutStart { tenant: "a".to_owned(), items: vec![item] });
+    assert_eq!(both(&rig), [4032, 4032], "rounded up as it is allocated");
+    rig.state = restore(&snapshot(&rig.state));
+    assert_eq!(both(&rig), [4032, 4032]);
+    rig.revoke(1);
+    assert_eq!(both(&rig), [0, 0]);
+    assert_eq!(put(&mut rig, "a", 2, start(2, "2", 4000)).map(|stores| stores.len()), Ok(1));
+    assert_eq!(both(&rig), [0, 0]);
+}
+
+#[test]
+fn memory_of_its_own_lets_no_tenant_pin_more_of_the_common_one() {
+    let mut rig = rig();
+    let limit = rig.state.settings().hard_pin_limit.of(MIB);
+    assert!(rig.state.may_pin("b", limit) && !rig.state.may_pin("b", limit + 64));
+    rig.drop_store(1);
+    assert!(rig.state.may_pin("b", 2 * limit), "its own memory is all there is");
+}

@@ -10,7 +10,7 @@ use mc_eviction::{
 };
 use mc_index::{EvictItem, Fit, Memory, Request, State, TenantName, Usage, bound};
 use mc_raft::Applied;
-use mc_types::{Code, StoreId};
+use mc_types::{Code, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use super::Objects;
@@ -26,13 +26,15 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const CHOICES_PER_TURN: usize = 16;
 /// Maximum number of entries that evict in one scope before others have their turn.
 const ENTRIES_PER_TURN: usize = 4;
+/// Maximum number of tenants in whose own stores room is made before the common stores have their turn again.
+const OWNERS_PER_TURN: usize = 4;
 /// Maximum number of tenants that are compared at a time.
 const TENANTS_PER_LOOK: usize = 4096;
 /// Maximum number of places that can't be cleared to the end, of those that are tried for one put.
 const SPOILED_MAX: usize = 3;
 /// Interval at which tenants are compared with their quotas, if no put asks before.
 const TENANTS_INTERVAL: Duration = Duration::from_millis(100);
-/// Whether objects may be evicted for the pool while puts in flight take so many bytes: at most half of the capacity.
+/// Whether objects may be evicted in a memory while puts in flight take so many of its bytes: at most half of the capacity.
 ///
 /// A put in flight takes its bytes until its deadline, also if its writer never ends it. Without a bound, one client that
 /// starts puts and ends none would evict all objects of all others.
@@ -145,6 +147,10 @@ struct TermEviction {
     full: BTreeSet<TenantName>,
     /// Tenant whose turn it is next.
     next_tenant: TenantName,
+    /// Tenant whose own stores have their turn next.
+    next_owner: TenantName,
+    /// Common stores a second ago, as long as there are stores of tenants.
+    common: Vec<(StoreId, SegmentEpoch)>,
     /// Whether tenants with a quota had no order of their own a second ago.
     outdated: bool,
 }
@@ -220,6 +226,8 @@ impl TermEviction {
             above: BTreeMap::new(),
             full: BTreeSet::new(),
             next_tenant: TenantName::new(b""),
+            next_owner: TenantName::new(b""),
+            common: Vec::new(),
             outdated: false,
         }
     }
@@ -249,16 +257,27 @@ impl TermEviction {
         if self.make_room_in_quotas(objects).await == EntryOutcome::Failed {
             return;
         }
-        let mut memories: BTreeSet<Memory> = self.full.iter().copied().map(Memory::OwnedBy).collect();
-        memories.insert(Memory::Common);
-        memories.extend(objects.room.queue(|queue| {
-            let memory = |scope| if let Scope::Memory(memory) = scope { Some(memory) } else { None };
-            queue.scopes().filter_map(memory).collect::<Vec<_>>()
+        if self.make_room_in(objects, Memory::Common).await == EntryOutcome::Failed {
+            return;
+        }
+        let mut owners = self.full.clone();
+        owners.extend(objects.room.queue(|queue| {
+            let owner = |scope| match scope {
+                Scope::Memory(Memory::OwnedBy(tenant)) => Some(tenant),
+                _ => None,
+            };
+            queue.scopes().filter_map(owner).collect::<Vec<_>>()
         }));
-        for memory in memories {
-            if self.make_room_in(objects, memory).await == EntryOutcome::Failed {
+        let in_turn = owners.range(self.next_owner..).chain(owners.range(..self.next_owner)).copied();
+        let mut in_turn = in_turn.collect::<Vec<_>>().into_iter();
+        for tenant in in_turn.by_ref().take(OWNERS_PER_TURN) {
+            if self.make_room_in(objects, Memory::OwnedBy(tenant)).await == EntryOutcome::Failed {
                 return;
             }
+        }
+        // The others have their turn in the next round.
+        if let Some(next) = in_turn.next() {
+            self.next_owner = next;
         }
     }
 
@@ -268,8 +287,8 @@ impl TermEviction {
         let suspects = self.leading.liveness.suspects();
         let (above, may_evict) = objects.index.read(|applied| {
             let state = &applied.state;
-            let Usage { capacity, .. } = state.usage(&suspects);
-            (above_watermark(state, memory, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
+            let Usage { capacity, in_flight, .. } = state.usage(&state.stores_outside(memory, &suspects));
+            (above_watermark(state, memory, &suspects), may_evict_for(in_flight, capacity))
         });
         if let (Memory::OwnedBy(tenant), true) = (memory, above.is_none()) {
             self.full.remove(&tenant);
@@ -595,6 +614,14 @@ impl TermEviction {
         }
         self.noted_at = Instant::now();
         self.ages.note(self.leading.term, objects.coordinator.committed(), self.leading.now());
+        // No change of the index tells of objects that lost a replica with a common store. Those that have the others on stores of
+        // their tenant belong to the own order now.
+        let common = objects.index.read(|applied| applied.state.common_stores());
+        let before = std::mem::replace(&mut self.common, common);
+        if before.iter().any(|store| self.common.binary_search(store).is_err()) {
+            tracing::info!("a store was dropped: rebuilding the order of eviction by age of the objects");
+            self.evictor = ordered(objects).await;
+        }
         // A tenant that came just now may not have been followed yet: it is one only if it still is a second later.
         let was_outdated = std::mem::replace(
             &mut self.outdated,

@@ -19,8 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_eviction::Scope;
 use mc_index::{
-    Fit, KeyHash, KeyPage, Memory, ObjectView, PROOFS_SINCE, PlacedReplica, PutStartItem, PutStarted,
-    Request, State, TenantName,
+    KeyHash, KeyPage, Memory, ObjectView, PROOFS_SINCE, PlacedReplica, PutStartItem, PutStarted, Request,
+    State, TenantName,
 };
 use mc_raft::SharedIndex;
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
@@ -46,7 +46,7 @@ use queue::{RoomNeed, WaitReason};
 pub(crate) use removal::RemovalPage;
 use removal::matching_places;
 use room::{QueuedCall, Room, WaitOutcome};
-use shortage::{PutShortage, is_short, untried};
+use shortage::{PutShortage, UntriedNeed, is_short, untried};
 
 /// Time for which mismatches that clients report are only counted, after one was logged.
 const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
@@ -384,6 +384,15 @@ impl Objects {
                     waiting.wait(scope, need, after, deadline).await
                 }
             };
+            // Common stores may take it where its own give no room.
+            let mut made = made;
+            if matches!(scope, Scope::Memory(Memory::OwnedBy(_))) && made != WaitOutcome::Room {
+                own = false;
+                if made != WaitOutcome::Late || !waiting.end().1 {
+                    continue;
+                }
+                made = WaitOutcome::Room;
+            }
             let made = match made {
                 WaitOutcome::Late if last.is_none() => {
                     let (why, some) = waiting.end();
@@ -393,11 +402,6 @@ impl Objects {
                 }
                 made => made,
             };
-            let is_blocked = matches!(made, WaitOutcome::Blocked(_)) && last.is_none();
-            if is_blocked && short.may_be_common && matches!(scope, Scope::Memory(Memory::OwnedBy(_))) {
-                own = false;
-                continue;
-            }
             if made != WaitOutcome::Room {
                 self.metrics.puts.refused_by_space.increment(1);
                 return Ok((started, explain(scope, made)));
@@ -436,23 +440,21 @@ impl Objects {
                 continue;
             }
             let suspects = waiting.suspects();
-            let need = self.coordinator.read(|applied| {
-                let state = &applied.state;
-                let (of_tenant, memory, need) = untried(state, &suspects, tenant, items)?;
-                let own = state.stores_outside(Memory::OwnedBy(name), &suspects);
-                // Those that fit on stores of the tenant's own wait for no room on common ones.
-                let fits = scope != Scope::Memory(memory) && state.fit_of(need.largest, &own) == Fit::Fits;
-                Some((of_tenant, need, fits))
-            });
-            let Some((of_tenant, of_memory, fits)) = need else { return };
+            let need = self.coordinator.read(|applied| untried(&applied.state, &suspects, tenant, items));
+            let Some(UntriedNeed { of_tenant, memory, of_memory, fits }) = need else { return };
             let need = match scope {
                 Scope::Quota(_) => RoomNeed { excess: of_tenant, largest: 0 },
-                Scope::Memory(_) if fits => continue,
+                // It fits on stores of the tenant's own, or only common ones can take it and nobody waits for those.
+                Scope::Memory(waited) if waited != memory && (fits || waited != Memory::Common) => continue,
                 Scope::Memory(_) => of_memory,
             };
+            let scope = if let Scope::Memory(_) = scope { Scope::Memory(memory) } else { scope };
             // Whatever the outcome, they are tried once: only that tells those that need no room from the others.
             if waiting.wait(scope, need, WaitReason::Coming, deadline).await == WaitOutcome::Late {
                 waiting.end();
+            }
+            if scope == Scope::Memory(memory) {
+                return;
             }
         }
     }

@@ -1,13 +1,16 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
 use mc_eviction::{Excess, Scope};
-use mc_index::{Memory, PutStartItem, Quota, State, TenantName, Usage};
+use mc_index::{Fit, Memory, PutStartItem, Quota, State, TenantName, Usage};
 use mc_types::{ALLOCATION_ALIGN, Code, PinAction, PutMode, Replication, StoreId};
 
 use super::queue::RoomNeed;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
+/// Why a put found no space that only stores of its tenant's own can take.
+const OWN_STORES_FULL: &str = "only stores of the tenant's own can take the put, and too little was evicted there in time: objects there are leased by readers or \
+     hard-pinned, or puts in flight take up the memory";
 /// Why a put that needs all of its replicas found no space.
 const TOO_FEW_STORES: &str = "fewer stores can take the put than it has replicas, and it must have all: add stores, or ask for fewer replicas";
 /// Why a put of a hard-pinned object found no space.
@@ -26,8 +29,6 @@ pub(super) struct PutShortage {
     pub(super) why: &'static str,
     /// Scope in which they need room, and how much. The tenant's quota comes first, then stores of its own.
     pub(super) need: Option<(Scope, RoomNeed)>,
-    /// Whether those that need room on stores of the tenant's own can be placed on common ones, too.
-    pub(super) may_be_common: bool,
 }
 
 /// Whether a put with this answer was refused for want of room.
@@ -77,20 +78,31 @@ impl PutShortage {
         } else if let Some(pool) = pool.filter(|_| !short.places.is_empty()) {
             let (memory, need) = pool.need();
             short.need = Some((Scope::Memory(memory), need));
-            short.may_be_common = pool.may_be_common;
         }
         short
     }
 }
 
-/// Returns what puts need of which none was tried, in the tenant's quota and in a memory; `None` if they need nothing.
-/// Those whose key is there don't, nor those that too few stores can take: their first try refuses them.
+/// Room that puts need of which none was tried.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UntriedNeed {
+    /// In the tenant's quota.
+    pub(super) of_tenant: Excess,
+    /// Memory that is to give room, and how much.
+    pub(super) memory: Memory,
+    pub(super) of_memory: RoomNeed,
+    /// Whether the largest of them fits there as it is.
+    pub(super) fits: bool,
+}
+
+/// Returns what puts need of which none was tried; `None` if they need nothing. Those whose key is there don't, nor those that
+/// too few stores can take: their first try refuses them.
 pub(super) fn untried(
     state: &State,
     suspects: &[StoreId],
     tenant: &str,
     items: &[PutStartItem],
-) -> Option<(Excess, Memory, RoomNeed)> {
+) -> Option<UntriedNeed> {
     let needs_room =
         |item: &&PutStartItem| item.mode == PutMode::Upsert || state.get(tenant, &item.key).is_none();
     let name = TenantName::new(tenant.as_bytes());
@@ -101,8 +113,12 @@ pub(super) fn untried(
             sum = add(sum, item);
         }
     }
-    let (memory, need) = pool.need();
-    (sum.objects > 0).then(|| (within(state.quota(&name), sum), memory, need))
+    if sum.objects == 0 {
+        return None;
+    }
+    let (memory, of_memory) = pool.need();
+    let fits = state.fit_of(of_memory.largest, &state.stores_outside(memory, suspects)) == Fit::Fits;
+    Some(UntriedNeed { of_tenant: within(state.quota(&name), sum), memory, of_memory, fits })
 }
 
 /// Number of stores without which the put is refused.
@@ -130,62 +146,75 @@ fn add(sum: Excess, item: &PutStartItem) -> Excess {
 /// Room that the puts of one call need in the pool: on stores of the tenant's own if those can take them, else on common ones.
 struct PoolShortage<'a> {
     state: &'a State,
-    is_at_cap: bool,
-    /// Stores that are open to the tenant.
-    open: UsableStores,
-    /// Those of the tenant's own, and the others; `None` if it has none.
-    own: Option<(TenantName, UsableStores, UsableStores)>,
     suspects: &'a [StoreId],
+    is_at_cap: bool,
+    common: UsableStores,
+    own: Option<OwnStores>,
     of_own: MemoryNeed,
     of_common: MemoryNeed,
-    /// Whether common stores can take all that count in `of_own`.
-    may_be_common: bool,
+}
+
+/// Usable stores of one tenant.
+struct OwnStores {
+    tenant: TenantName,
+    /// Stores outside of them, sorted.
+    without: Vec<StoreId>,
+    usable: UsableStores,
+    /// Whether room on them is waited for.
+    is_waited_for: bool,
 }
 
 impl<'a> PoolShortage<'a> {
     fn of(state: &'a State, suspects: &'a [StoreId], tenant: TenantName, own: bool) -> Self {
-        let usable = |memory| UsableStores::of(state, &state.stores_outside(memory, suspects));
-        let own = (own && state.has_own_stores(&tenant))
-            .then(|| (tenant, usable(Memory::OwnedBy(tenant)), usable(Memory::Common)));
+        let own = state.has_own_stores(&tenant).then(|| {
+            let without = state.stores_outside(Memory::OwnedBy(tenant), suspects);
+            let usable = UsableStores::of(state, &without);
+            OwnStores { tenant, without, usable, is_waited_for: own }
+        });
         Self {
             state,
-            is_at_cap: state.is_at_cap(),
-            open: UsableStores::of(state, &state.stores_closed_to(&tenant, suspects)),
-            own,
             suspects,
+            is_at_cap: state.is_at_cap(),
+            common: UsableStores::of(state, &state.stores_outside(Memory::Common, suspects)),
+            own,
             of_own: MemoryNeed::default(),
             of_common: MemoryNeed::default(),
-            may_be_common: true,
         }
     }
 
     /// Adds a put; returns why it can't be placed whatever is evicted.
     fn add(&mut self, item: &PutStartItem) -> Result<(), &'static str> {
-        let count = self.open.count(item);
-        if count == 0 {
+        let common = self.common.count(item);
+        let own = self.own.as_ref().map_or(0, |own| own.usable.count(item));
+        if common + own == 0 {
             return Err(NO_STORE);
         }
-        if count < needed(item) {
+        if common + own < needed(item) {
             return Err(TOO_FEW_STORES);
         }
         if self.is_at_cap {
             self.of_common.objects += 1;
             return Ok(());
         }
-        match &self.own {
-            Some((_, own, common)) if own.count(item) >= needed(item) => {
-                self.of_own.add(item, own.count(item));
-                self.may_be_common &= common.count(item) >= needed(item);
-            }
-            _ => self.of_common.add(item, count),
+        let waits_for_own = self.own.as_ref().filter(|it| it.is_waited_for && own > 0).is_some_and(|it| {
+            let fits = || self.state.fit_of(item.size, &it.without) == Fit::Fits;
+            // One that needs replicas of both kinds needs room where there is none.
+            own >= needed(item) || common < needed(item) && !fits()
+        });
+        if waits_for_own {
+            self.of_own.add(item, own);
+        } else if common > 0 {
+            self.of_common.add(item, common);
+        } else {
+            return Err(OWN_STORES_FULL);
         }
         Ok(())
     }
 
     /// Returns the memory in which room is to be made, and how much.
     fn need(&self) -> (Memory, RoomNeed) {
-        let (memory, need) = match self.own {
-            Some((tenant, ..)) if self.of_own.bytes > 0 => (Memory::OwnedBy(tenant), &self.of_own),
+        let (memory, need) = match &self.own {
+            Some(own) if self.of_own.bytes > 0 => (Memory::OwnedBy(own.tenant), &self.of_own),
             _ => (Memory::Common, &self.of_common),
         };
         let Usage { capacity, .. } = self.state.usage(&self.state.stores_outside(memory, self.suspects));
@@ -319,7 +348,8 @@ mod tests {
         assert_eq!(untried(&state, &[], "", &there()), None);
         let upsert = PutStartItem { mode: PutMode::Upsert, ..item(65, &[]) };
         let absent = PutStartItem { key: b"l"[..].into(), replicas: 2, ..item(1000, &[]) };
-        let (.., need) = untried(&state, &[], "", &[there().remove(0), upsert, absent]).unwrap();
+        let UntriedNeed { of_memory: need, .. } =
+            untried(&state, &[], "", &[there().remove(0), upsert, absent]).unwrap();
         assert_eq!(
             (need.excess, need.largest),
             (Excess { bytes: 128 + 1024, objects: 0 }, 1000),
@@ -339,7 +369,8 @@ mod tests {
             "too large, too few stores, the only store avoided"
         );
         assert_eq!(untried(&state, &[StoreId(1)], "", &[strict(1)]), None, "the only store is suspect");
-        let (quota, _, need) = untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
+        let UntriedNeed { of_tenant: quota, of_memory: need, .. } =
+            untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
         assert_eq!((quota, need.largest), (Excess::default(), 1 << 17));
         assert_eq!(need.excess, Excess { bytes: 1 << 17, objects: 0 }, "the others count");
     }
@@ -362,7 +393,7 @@ mod tests {
             let short = PutShortage::of(&state, &[], "", true, answers);
             assert_eq!(short.places.len(), items.len());
             let (scope, need) = short.need.unwrap();
-            assert_eq!(untried(&state, &[], "", items).unwrap().2, need);
+            assert_eq!(untried(&state, &[], "", items).unwrap().of_memory, need);
             assert_eq!(scope, Scope::Memory(Memory::Common));
             need
         };
@@ -387,21 +418,32 @@ mod tests {
         let of = |tenant: &str, own: bool, items: &[PutStartItem]| {
             let answers = items.iter().map(|item| (item, Code::NoAvailableHandle));
             let short = PutShortage::of(&state, &[], tenant, own, answers);
-            (short.need.map(|(scope, need)| (scope, need.excess.bytes)), short.may_be_common, short.why)
+            (short.need.map(|(scope, need)| (scope, need.excess.bytes)), short.why)
         };
         let (small, large) = (item(4096, &[]), item(1 << 17, &[]));
         let need = |memory, bytes| Some((Scope::Memory(memory), bytes));
-        assert_eq!(of("a", true, std::slice::from_ref(&small)), (need(a, 4096), true, ""));
-        assert_eq!(of("a", true, &[item(4096, &[1])]), (need(a, 4096), false, ""), "no common store");
-        assert_eq!(of("a", false, std::slice::from_ref(&small)).0, need(Memory::Common, 4096));
-        assert_eq!(of("a", true, std::slice::from_ref(&large)).0, need(Memory::Common, 1 << 17), "too large");
-        assert_eq!(of("a", true, &[large, small.clone()]).0, need(a, 4096), "its own stores first");
-        assert_eq!(of("b", true, std::slice::from_ref(&small)).0, need(Memory::Common, 4096));
+        let (small, only_own) = (std::slice::from_ref(&small), item(4096, &[1]));
+        assert_eq!(of("a", true, small), (need(a, 4096), ""));
+        assert_eq!(of("a", true, std::slice::from_ref(&only_own)), (need(a, 4096), ""));
+        assert_eq!(of("a", false, small), (need(Memory::Common, 4096), ""));
         assert_eq!(
-            of("b", true, &[item(4096, &[1])]),
-            (None, false, NO_STORE),
-            "the only store that is open to it"
+            of("a", false, std::slice::from_ref(&only_own)),
+            (None, OWN_STORES_FULL),
+            "no common store can take it"
         );
-        assert_eq!(untried(&state, &[], "a", &[small]).unwrap().1, a);
+        assert_eq!(
+            of("a", false, &[only_own.clone(), large.clone()]),
+            (need(Memory::Common, 1 << 17), OWN_STORES_FULL),
+            "the others wait"
+        );
+        assert_eq!(of("a", true, std::slice::from_ref(&large)).0, need(Memory::Common, 1 << 17), "too large");
+        assert_eq!(of("a", true, &[large, small[0].clone()]).0, need(a, 4096), "its own stores first");
+        // On both kinds: one replica each, and the store of its own has room.
+        let both = |replication| PutStartItem { replicas: 2, replication, ..item(4096, &[]) };
+        assert_eq!(of("a", true, &[both(Replication::Strict)]).0, need(Memory::Common, 4096));
+        assert_eq!(of("a", false, &[both(Replication::BestEffort)]).0, need(Memory::Common, 4096));
+        assert_eq!(of("b", true, small), (need(Memory::Common, 4096), ""));
+        assert_eq!(of("b", true, &[only_own]), (None, NO_STORE), "the only store that is open to it");
+        assert_eq!(untried(&state, &[], "a", small).unwrap().memory, a);
     }
 }

@@ -47,7 +47,7 @@ const PAGE: u64 = 3 * (64 << 10);
 const UNFIT: u64 = STORES * SEGMENTS * 8;
 
 /// Most steps of the holds beside puts that wait, by a part of the line that takes the lock; a few for all others.
-const WAITING: [(&str, u64); 14] = [
+const WAITING: [(&str, u64); 15] = [
     // Tenants that have put something lately, at most 4,096.
     ("tenants_in_excess", 4_096 * 4),
     // At most 2,048 victims, or as many objects that lie side by side.
@@ -66,6 +66,7 @@ const WAITING: [(&str, u64); 14] = [
     ("untried(", ALL_STORES + 4_096 * ITEM),
     ("let short", ALL_STORES + 4_096 * ITEM),
     (".state.mounted().map(", 2 * STORES),
+    ("common_stores(", 2 * STORES),
     ("let dead", 2 * STORES),
 ];
 

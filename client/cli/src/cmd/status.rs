@@ -75,7 +75,8 @@ fn screen(view: &View, output: Output) -> String {
             *owned.entry(tenant).or_default() += 1;
         }
         for (tenant, stores) in owned {
-            let _ = write!(text, "\n  memory of tenant {} alone: {stores} stores", printable(tenant));
+            let (all, tenant) = (view.stores.len(), printable(tenant));
+            let _ = write!(text, "\n  {stores} of {all} stores take objects of tenant {tenant} alone");
         }
         for line in not_offered(&view.stores) {
             let _ = write!(text, "\n  {}", printable(&line));

@@ -450,11 +450,11 @@ impl Evictor {
     }
 
     /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
-    /// which is sorted, count, and units without such bytes stay. `without` has the stores that are outside of the memory, and
-    /// suspect ones (see [`State::stores_outside`]); for a quota, it is empty. Where the pool is short of objects alone, units
-    /// in own orders go whatever bytes count. Soft-pinned units are chosen only when not enough
-    /// others can be, hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or
-    /// pinned member protects the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
+    /// which is sorted, count, and units without such bytes stay. `without` has the stores outside of the memory and the
+    /// suspect ones (see [`State::stores_outside`]); for a quota, it is empty. Where the pool is short of objects alone,
+    /// units in own orders go whatever bytes count. Soft-pinned units are chosen only when not enough others can be,
+    /// hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or pinned member protects
+    /// the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
     ///
     /// Candidates that are leased go to the other end of their queue, and those that stay go aside until their stores count
     /// again. After four of them for each victim, and 64 more, the choice stops, so that its cost depends on the number of

@@ -70,7 +70,7 @@ impl Pool {
         self.choose_for(POOL, bytes, 0, &[])
     }
 
-    /// What each memory chooses of all that it has, by a new leader.
+    /// Returns the victims of a new leader that evicts all: in the common stores, and in those of the tenant.
     fn after_restart(&self) -> [Vec<u128>; 2] {
         let rig = support::Rig { state: self.rig.state.clone(), suspects: Vec::new(), ..self.rig };
         let mut pool = Pool { evictor: Evictor::of(&rig.state), rig, leases: mc_eviction::Leases::new() };
@@ -82,7 +82,7 @@ fn item(n: u128) -> PutStartItem {
     support::start(n, &n.to_string(), SIZE)
 }
 
-/// tenant() new version of object `key`.
+/// A new version of the object `key`.
 fn upsert(n: u128, key: u128) -> PutStartItem {
     PutStartItem { mode: PutMode::Upsert, ..support::start(n, &key.to_string(), SIZE) }
 }

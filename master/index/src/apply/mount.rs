@@ -44,8 +44,8 @@ impl State {
     /// segments may come and go.
     ///
     /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. A key is not
-    /// followed by the one before it. The owner stays. So a mount that arrives late, after a newer one, changes nothing: it lacks a segment, or has
-    /// one that was unmounted or the earlier key, and is refused.
+    /// followed by the one before it. The owner stays. So a mount that arrives late, after a newer one, changes nothing: it
+    /// lacks a segment, or has one that was unmounted or the earlier key, and is refused.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
         let Some(old) = &store.mounted else { return Code::InvalidParams };

@@ -37,23 +37,18 @@ fn record_of(path: &str, stored: &StoredPrincipal) -> CallerRecord {
 #[cfg(test)]
 mod tests {
     use mc_index::SECURITY_SINCE;
-    use mc_raft::testing::Pool;
-    use mc_raft::{RaftTiming, SnapshotLimits};
     use mc_types::{TlsLevel, Token};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::leader::PrincipalChange;
-    use crate::leader::tests::upgrade::services;
+    use crate::leader::tests::upgrade::lone_leader;
 
     /// Masters judge callers by a copy of the state beside the index. If it were made after the proposer's answer, a call that comes
     /// right after a denial could get through.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_change_shuts_out_is_shut_out_before_the_change_is_answered() {
-        let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-        let leads = pool.leader().await;
-        let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-        let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+        let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
         let known = ReplicatedRecords(leader.raft.index().security());
         let name = "tenant/a/rw/engine";
         let with = |change: PrincipalChange| leader.security.set_principal(change);

@@ -98,22 +98,17 @@ impl StoreCaller {
 #[cfg(test)]
 mod tests {
     use mc_index::MountStore;
-    use mc_raft::testing::Pool;
-    use mc_raft::{RaftTiming, SnapshotLimits};
     use mc_types::Code;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::leader::tests::mount;
-    use crate::leader::tests::upgrade::services;
+    use crate::leader::tests::upgrade::lone_leader;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_store_acts_on_the_stores_of_its_name_alone() {
         // Given a leader with the store 1, which is mounted as store-1.
-        let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-        let leads = pool.leader().await;
-        let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-        let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+        let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
         leader.stores.mount(mount(1, &[], &[1 << 20])).await.unwrap();
         let (mounted, not_mounted) = (StoreId(1).to_bytes(), StoreId(2).to_bytes());
 
@@ -135,10 +130,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_tenants_writer_acts_on_the_stores_of_its_name_and_tenant_alone() {
         // Given a leader with a common store 1 and the stores 2 and 3 of tenant a and of the default tenant, all called kv.
-        let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-        let leads = pool.leader().await;
-        let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-        let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+        let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
         leader.configuration.finish_upgrade(true).await.unwrap();
         for (id, tenant) in [(1, None), (2, Some("a")), (3, Some(""))] {
             let mut store = MountStore { name: "kv".into(), ..mount(id, &["a:1"], &[1 << 20]) };

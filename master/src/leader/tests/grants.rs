@@ -1,12 +1,10 @@
 //! Grants for callers and stores of all builds.
 
 use mc_index::{MountStore, PutStartItem};
-use mc_raft::testing::Pool;
-use mc_raft::{RaftTiming, SnapshotLimits};
 use mc_types::{ClusterTime, GRANT_FORMAT, Grant, PutId};
 use tokio_util::sync::CancellationToken;
 
-use super::upgrade::services;
+use super::upgrade::lone_leader;
 use super::{GRANT_KEY, mount};
 use crate::leader::{Holder, Preference, StoreGrant};
 
@@ -23,10 +21,7 @@ const SECURED: Holder = Holder::Secured { number: Some(7), shares_memory: true }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_has_the_format_that_its_store_and_its_holder_read() {
-    let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-    let leads = pool.leader().await;
-    let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-    let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+    let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
     leader.configuration.finish_upgrade(true).await.unwrap();
     leader.security.set_rdma("quiet".to_owned(), false).await.unwrap();
     let formats = [None, Some("1"), Some("2"), Some("3"), Some("?")];

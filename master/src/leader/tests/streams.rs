@@ -1,21 +1,16 @@
 //! Heartbeat streams that end.
 
-use mc_raft::testing::Pool;
-use mc_raft::{RaftTiming, SnapshotLimits};
 use mc_types::{SegmentEpoch, StoreId};
 use tokio_util::sync::CancellationToken;
 
 use super::mount;
-use super::upgrade::services;
+use super::upgrade::lone_leader;
 
 /// Objects of a suspect store can't be read, which a client takes for a miss.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_ends_because_the_leader_stops_makes_no_store_suspect() {
-    let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-    let leads = pool.leader().await;
-    let dir = tempfile::tempdir().unwrap();
     let stop = CancellationToken::new();
-    let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop.clone());
+    let (leader, _cluster) = lone_leader(stop.clone()).await;
     let leading = leader.coordinator.lead().await.unwrap();
     for id in [1, 2] {
         leader.stores.mount(mount(id, &[], &[1 << 20])).await.unwrap();

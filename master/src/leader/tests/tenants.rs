@@ -1,22 +1,17 @@
 //! Tenants that know each other's ids.
 
 use mc_index::PutStartItem;
-use mc_raft::testing::Pool;
-use mc_raft::{RaftTiming, SnapshotLimits};
 use mc_types::{ClusterTime, Code, PutId};
 use tokio_util::sync::CancellationToken;
 
 use super::mount;
-use super::upgrade::services;
+use super::upgrade::lone_leader;
 use crate::leader::{Holder, Preference};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_is_not_revoked_in_the_name_of_another_tenant() {
     // Given a put of a tenant.
-    let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
-    let leads = pool.leader().await;
-    let (dir, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-    let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+    let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
     leader.stores.mount(mount(1, &[], &[1 << 20])).await.unwrap();
     let (ours, unknown) = (PutId(1), PutId(2));
     let items = vec![PutStartItem::new(ours, b"key", 64, ClusterTime(u64::MAX / 4))];

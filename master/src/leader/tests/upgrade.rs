@@ -80,6 +80,15 @@ impl Upgraded {
     }
 }
 
+/// Returns the services of the only master of a cluster, and what they need as long as they are used.
+pub(crate) async fn lone_leader(stop: CancellationToken) -> (Services, (Pool, TempDir)) {
+    let mut pool = Pool::formed_with(1, SnapshotLimits::default(), RaftTiming::LAN).await;
+    let leads = pool.leader().await;
+    let dir = tempfile::tempdir().unwrap();
+    let leader = services(pool.take(leads), &dir, Box::new(|| 0), stop);
+    (leader, (pool, dir))
+}
+
 /// Services that answer calls; unlike a whole master they do nothing unasked, so the version stays as it is.
 pub(crate) fn services(
     raft: RaftNode,

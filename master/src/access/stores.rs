@@ -33,7 +33,13 @@ impl StoreCaller {
 
     /// Checks that it may mount a store under a name.
     pub(crate) fn may_use_name(&self, name: &str) -> Result<(), Refusal> {
-        self.principal.may_speak_for(name, self.call).map_err(|denied| self.deny(denied))
+        let checked = match &self.principal {
+            Principal::Named { id, token: Some(_), .. } if id.writes_for().is_some() => {
+                Err(Denied::store_token(self.call, id))
+            }
+            principal => principal.may_speak_for(name, self.call),
+        };
+        checked.map_err(|denied| self.deny(denied))
     }
 
     /// Names the store in the endpoints of a mount, if the caller has proven that name, and the tenant whose user the caller is:
@@ -56,8 +62,8 @@ impl StoreCaller {
         self.guard.still_admits(self.from, &self.principal, "Heartbeat").map_err(Refusal::Denied)
     }
 
-    /// Checks that it may act on the store with this id, which has a name and an owner if it is mounted. A master that does not lead
-    /// may not know what is mounted, and refuses.
+    /// Checks that it may act on the store with this id, which has a name and an owner if it is or was mounted. A master that does not
+    /// lead may not know of it, and refuses.
     pub(crate) async fn may_act_on(&self, services: &Services, store: &[u8]) -> Result<(), Refusal> {
         let Some(id) = self.principal.id() else { return Ok(()) };
         // A malformed id is that of no store, and the call itself refuses it.
@@ -66,11 +72,9 @@ impl StoreCaller {
         };
         services.coordinator.lead().await?;
         let checked = services.coordinator.read(|applied| {
-            let Some(name) = applied.state.mounted_name(store) else { return Ok(()) };
+            let Some((name, owner)) = applied.state.holder(store) else { return Ok(()) };
             self.principal.may_speak_for(name, self.call)?;
-            let owns = |tenant: &str| {
-                applied.state.owner(store).is_some_and(|owner| owner.as_bytes() == tenant.as_bytes())
-            };
+            let owns = |tenant: &str| owner.is_some_and(|owner| owner.as_bytes() == tenant.as_bytes());
             match id.role() {
                 Role::Tenant { tenant, .. } if !owns(tenant) => Err(Denied::store_owner(self.call, id, name)),
                 _ => Ok(()),
@@ -88,9 +92,14 @@ impl StoreCaller {
 impl StoreCaller {
     /// Returns a caller with an identity, by its role and name.
     pub(crate) fn named(id: &str) -> Self {
+        Self::with_token(id, None)
+    }
+
+    /// Returns a caller with an identity that it has proven by this token.
+    fn with_token(id: &str, token: Option<u64>) -> Self {
         let mut call = Extensions::default();
         let id = Arc::new(mc_types::SpiffeId::of_path("prod", id).expect("an identity"));
-        call.insert(Principal::Named { id, token: None, shares_memory: false });
+        call.insert(Principal::Named { id, token, shares_memory: false });
         Self::of(&call, &Guard::open()).expect("it is known")
     }
 }
@@ -98,7 +107,7 @@ impl StoreCaller {
 #[cfg(test)]
 mod tests {
     use mc_index::MountStore;
-    use mc_types::Code;
+    use mc_types::{Code, SegmentEpoch};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -139,6 +148,9 @@ mod tests {
             leader.stores.mount(store).await.unwrap();
         }
 
+        // The store 2 is gone, and its id is still tenant a's.
+        leader.stores.unmount(StoreId(2), SegmentEpoch(2)).await.unwrap();
+
         for (id, stores) in [
             ("tenant/a/rw/kv", &[2, 4][..]),
             ("tenant/default/rw/kv", &[3, 4]),
@@ -162,6 +174,16 @@ mod tests {
             why.contains("tenant/a/rw/kv") && why.contains("`kv`") && why.contains("--data-dir"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn a_store_of_a_tenant_is_mounted_by_a_certificate_and_by_no_token() {
+        for (id, token, may) in
+            [("tenant/a/rw/kv", None, true), ("tenant/a/rw/kv", Some(7), false), ("admin/a", Some(7), true)]
+        {
+            let caller = StoreCaller::with_token(id, token);
+            assert_eq!(caller.may_use_name("kv").is_ok(), may, "{id}, {token:?}");
+        }
     }
 
     #[test]

@@ -28,12 +28,16 @@ impl LinkTls {
         }
     }
 
-    /// Adopts the leader's level, which comes as its number.
+    /// Adopts the leader's level, which comes as its number. A store of one tenant goes no lower than `prefer`: masters know its tenant by
+    /// the certificate that it shows them.
     ///
     /// At `require`, where a store begins, the leader has shown its certificate. At a lower level another process may pass for
     /// it, and for a store to a client as well.
     pub(crate) fn follow(&self, number: u32) {
-        self.adopt(TlsLevel::of_number(number), |_| true);
+        let id = self.tls.as_ref().and_then(|tls| tls.id());
+        let is_of_one_tenant = id.is_some_and(|id| id.writes_for().is_some());
+        let least = if is_of_one_tenant { TlsLevel::Prefer } else { TlsLevel::Allow };
+        self.adopt(TlsLevel::of_number(number).map(|level| level.max(least)), |_| true);
     }
 
     /// Adopts the level that a master names, if it is higher: a store that dials in the clear could not ask the leader. Anybody may
@@ -63,9 +67,13 @@ mod tests {
     use super::*;
 
     fn certificates() -> Arc<Tls> {
+        certificates_of("spiffe://prod/mc/store/kv")
+    }
+
+    fn certificates_of(id: &str) -> Arc<Tls> {
         let (dir, key) = (tempfile::tempdir().unwrap(), KeyPair::generate().unwrap());
         let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::URI("spiffe://prod/mc/store/kv".try_into().unwrap())];
+        params.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
         let certificate = params.self_signed(&key).unwrap().pem();
         for (name, pem) in
             [("ca.crt", &certificate), ("tls.crt", &certificate), ("tls.key", &key.serialize_pem())]
@@ -87,6 +95,20 @@ mod tests {
             link.raise(None);
             assert_eq!(tls.level(), expected, "a master that is not known to lead lowers nothing");
             assert_eq!(link.report().level, expected.number());
+        }
+    }
+
+    #[test]
+    fn a_store_of_one_tenant_always_shows_its_certificate() {
+        let tls = certificates_of("spiffe://prod/mc/tenant/a/rw/kv");
+        let link = LinkTls::new(Some(tls.clone()), true);
+        for (named, adopted) in [
+            (TlsLevel::Allow, TlsLevel::Prefer),
+            (TlsLevel::Require, TlsLevel::Require),
+            (TlsLevel::Prefer, TlsLevel::Prefer),
+        ] {
+            link.follow(named.number());
+            assert_eq!(tls.level(), adopted);
         }
     }
 

@@ -27,7 +27,7 @@ impl State {
         let Some(numbers) = self.add_segments(mount, 0) else { return Code::InvalidParams };
         let dead = self.stores.get(id).map(|store| store.dead.clone()).unwrap_or_default();
         let mounted = Some(Mounted { mount: mount.clone(), numbers: numbers.collect(), earlier_key: None });
-        self.stores.insert(id, Store { mounted, dead, dropped_at: 0 });
+        self.stores.insert(id, Store { mounted, dead, dropped_at: 0, holder: None });
         Code::Ok
     }
 
@@ -88,7 +88,8 @@ impl State {
 
     /// Ends an epoch. The cost depends on the number of its segments, not on the objects in them.
     pub(crate) fn drop_store(&mut self, index: u64, id: StoreId, epoch: SegmentEpoch) {
-        if let Some(ended) = self.stores.end_epoch(id, epoch, index) {
+        let remembers = self.cluster_version >= OWN_STORES_SINCE;
+        if let Some(ended) = self.stores.end_epoch(id, epoch, index, remembers) {
             for number in ended.numbers() {
                 self.segments.drop_segment(number);
             }

@@ -147,28 +147,21 @@ impl State {
     #[must_use]
     pub fn stores_closed_to(&self, tenant: &TenantName, suspects: &[StoreId]) -> Vec<StoreId> {
         let others = self.owned_stores().iter().filter(|(_, owner)| *owner != tenant);
-        let mut closed: Vec<StoreId> =
-            others.map(|(store, _)| *store).chain(suspects.iter().copied()).collect();
-        closed.sort_unstable();
-        closed.dedup();
-        closed
+        sorted(others.map(|(store, _)| *store).chain(suspects.iter().copied()))
     }
 
     /// Lists the mounted stores that are not of this memory, and those in `suspects`, sorted.
     #[must_use]
     pub fn stores_outside(&self, memory: Memory, suspects: &[StoreId]) -> Vec<StoreId> {
         let owned = self.owned_stores();
-        let mut outside = suspects.to_vec();
+        let suspects = suspects.iter().copied();
         match memory {
-            Memory::Common => outside.extend(owned.keys()),
+            Memory::Common => sorted(suspects.chain(owned.keys().copied())),
             Memory::OwnedBy(tenant) => {
                 let stores = self.mounted().map(|(store, _)| store);
-                outside.extend(stores.filter(|store| owned.get(store) != Some(&tenant)));
+                sorted(suspects.chain(stores.filter(|store| owned.get(store) != Some(&tenant))))
             }
         }
-        outside.sort_unstable();
-        outside.dedup();
-        outside
     }
 
     /// Lists the mounted stores, by id.
@@ -187,10 +180,15 @@ impl State {
         Some(self.stores.mounted(store)?.mount.epoch)
     }
 
-    /// The name under which a store is mounted.
+    /// The name of a store and the tenant whose memory it is, if it is that of one: as it is mounted, or was last. `None` for a store that
+    /// is not known.
     #[must_use]
-    pub fn mounted_name(&self, store: StoreId) -> Option<&str> {
-        Some(&self.stores.mounted(store)?.mount.name)
+    pub fn holder(&self, store: StoreId) -> Option<(&str, Option<TenantName>)> {
+        let known = self.stores.get(store)?;
+        match (&known.mounted, &known.holder) {
+            (Some(mounted), _) => Some((&mounted.mount.name, self.owner(store))),
+            (None, holder) => holder.as_ref().map(|holder| (holder.name.as_str(), holder.owner)),
+        }
     }
 
     /// Returns a mounted store.
@@ -273,4 +271,9 @@ impl State {
             })
         })
     }
+}
+
+/// Collects stores in the order of their ids, each once.
+fn sorted(stores: impl Iterator<Item = StoreId>) -> Vec<StoreId> {
+    stores.collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -18,7 +18,7 @@ use crate::puts::Put;
 use crate::security::{StoredPrincipal, set_calls, set_rdma};
 use crate::state::State;
 use crate::stores::{
-    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Mounted, SEGMENT_BYTES, Segment, Segments, Store,
+    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Holder, Mounted, SEGMENT_BYTES, Segment, Segments, Store,
     is_mountable,
 };
 
@@ -173,21 +173,19 @@ impl Restore {
     }
 
     fn store(&mut self, record: StoreRecord) -> Checked {
-        ascend(&mut self.last.store, record.store)?;
-        let mounted = record.mounted;
+        let StoreRecord { store, mounted, dead, dropped_at } = record;
+        ascend(&mut self.last.store, store)?;
         let mounted =
             mounted.map(|MountedRecord { mount, numbers }| Mounted { mount, numbers, earlier_key: None });
         if let Some(Mounted { mount, numbers, .. }) = &mounted {
-            ensure(mount.store == record.store && is_mountable(mount), "a bad mount")?;
+            ensure(mount.store == store && is_mountable(mount), "a bad mount")?;
             let numbered = numbers.len() == mount.segments.len() && numbers.is_sorted_by(|a, b| a < b);
             ensure(numbered, "segments of a mount without a number each")?;
             let given_out = numbers.last().is_none_or(|last| *last < self.next_segment);
             ensure(given_out, "a segment's number was not given out yet")?;
         }
-        ensure(record.dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
-        self.state
-            .stores
-            .insert(record.store, Store { mounted, dead: record.dead, dropped_at: record.dropped_at });
+        ensure(dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
+        self.state.stores.insert(store, Store { mounted, dead, dropped_at, holder: None });
         ensure(self.state.stores.absent() <= ABSENT_STORES_MAX, "too many stores without memory")
     }
 
@@ -316,6 +314,7 @@ impl Restore {
             SecurityRecord::EarlierKey { store, .. } => (4, format!("{:020}", store.0)),
             SecurityRecord::SharedMemory { name } => (5, name.to_owned()),
             SecurityRecord::WithoutRdma { tenant } => (6, tenant.to_owned()),
+            SecurityRecord::Holder { store, .. } => (7, format!("{:020}", store.0)),
         };
         ensure(is_first == (place.0 == 0), "the head of security is not its first record")?;
         ascend(&mut self.last.security, place)?;
@@ -348,6 +347,11 @@ impl Restore {
             SecurityRecord::WithoutRdma { tenant } => {
                 let code = set_rdma(Arc::make_mut(&mut security.without_rdma), tenant, false);
                 ensure(code == Code::Ok, "a tenant without RDMA that the state can't hold")
+            }
+            SecurityRecord::Holder { store, name, tenant } => {
+                let holder = Holder { name: name.to_owned(), owner: tenant.map(TenantName::new) };
+                let restored = self.state.stores.restore_holder(store, holder);
+                ensure(restored, "a former holder of a store that is mounted or not known")
             }
         }
     }

@@ -190,16 +190,43 @@ pub(super) struct KeyValueRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// A part of the access settings, whose head comes first, or a grant key that was replaced.
+/// A part of the access settings, whose head comes first, a grant key that was replaced, or who mounted a store last.
 #[derive(Serialize, Deserialize)]
 pub(super) enum SecurityRecord<'a> {
-    Head { revision: u64, level: Option<TlsLevel> },
-    Principal { name: &'a str, token_number: u64, principal: PrincipalRecord },
-    Revoked { token_number: u64, until: ClusterTime },
-    Calls { tenant: &'a str, per_second: u32 },
-    EarlierKey { store: StoreId, key: GrantKey, until: ClusterTime },
-    SharedMemory { name: &'a str },
-    WithoutRdma { tenant: &'a str },
+    Head {
+        revision: u64,
+        level: Option<TlsLevel>,
+    },
+    Principal {
+        name: &'a str,
+        token_number: u64,
+        principal: PrincipalRecord,
+    },
+    Revoked {
+        token_number: u64,
+        until: ClusterTime,
+    },
+    Calls {
+        tenant: &'a str,
+        per_second: u32,
+    },
+    EarlierKey {
+        store: StoreId,
+        key: GrantKey,
+        until: ClusterTime,
+    },
+    SharedMemory {
+        name: &'a str,
+    },
+    WithoutRdma {
+        tenant: &'a str,
+    },
+    Holder {
+        store: StoreId,
+        name: &'a str,
+        #[serde(borrow, with = "serde_bytes")]
+        tenant: Option<&'a [u8]>,
+    },
 }
 
 /// Number of records in each section; the trailer's own is zero.

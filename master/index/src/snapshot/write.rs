@@ -9,10 +9,11 @@ use super::record::{
     TenantRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC, PLAIN_FORMAT};
+use crate::key::TenantName;
 use crate::objects::ObjectRef;
 use crate::security::{Security, StoredPrincipal};
 use crate::state::State;
-use crate::stores::EarlierKey;
+use crate::stores::{EarlierKey, Holder};
 
 impl State {
     /// Writes the index. Equal states write the same bytes, in blocks of up to 64 KiB.
@@ -21,7 +22,9 @@ impl State {
     /// Errors of the writer.
     pub fn write_snapshot(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        let is_plain = self.security == Security::default() && self.earlier_keys().next().is_none();
+        let is_plain = self.security == Security::default()
+            && self.earlier_keys().next().is_none()
+            && self.holders().next().is_none();
         out.write_all(&[if is_plain { PLAIN_FORMAT } else { FORMAT }])?;
         let mut chunks = ChunkWriter::new(out);
         chunks.record(
@@ -99,7 +102,15 @@ impl State {
         for tenant in without_rdma.iter() {
             record(SecurityRecord::WithoutRdma { tenant })?;
         }
+        for (store, Holder { name, owner }) in self.holders() {
+            let tenant = owner.as_ref().map(TenantName::as_bytes);
+            record(SecurityRecord::Holder { store, name, tenant })?;
+        }
         Ok(())
+    }
+
+    fn holders(&self) -> impl Iterator<Item = (StoreId, &Holder)> + '_ {
+        self.stores.iter().filter_map(|(store, known)| Some((store, known.holder.as_ref()?)))
     }
 
     fn earlier_keys(&self) -> impl Iterator<Item = (StoreId, EarlierKey)> + '_ {

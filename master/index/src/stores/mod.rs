@@ -39,6 +39,16 @@ pub(crate) struct Store {
     pub(crate) dead: Vec<SegmentEpoch>,
     /// Log index of the entry that dropped its last epoch.
     pub(crate) dropped_at: u64,
+    /// Who mounted it last, while no epoch is mounted; below [`OWN_STORES_SINCE`](crate::OWN_STORES_SINCE) nobody.
+    pub(crate) holder: Option<Holder>,
+}
+
+/// Who mounted a store last, and may mount it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) name: String,
+    /// The tenant whose memory the store was.
+    pub(crate) owner: Option<TenantName>,
 }
 
 /// A mounted epoch of a store.
@@ -58,6 +68,13 @@ pub(crate) struct EarlierKey {
     pub(crate) key: GrantKey,
     /// Cluster time from which receipts under it count no more.
     pub(crate) until: ClusterTime,
+}
+
+impl Store {
+    /// Whether it is not mounted, and was the memory of one tenant.
+    fn was_owned(&self) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.owner.is_some())
+    }
 }
 
 impl Mounted {
@@ -145,8 +162,21 @@ impl Stores {
         mounted.map(|mounted| mounted.earlier_key = Some(earlier)).is_some()
     }
 
-    /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted.
-    pub(crate) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
+    /// Notes who mounted a store last; returns false if the store is not known, or is mounted.
+    pub(crate) fn restore_holder(&mut self, id: StoreId, holder: Holder) -> bool {
+        let absent = self.by_id.get_mut(&id).filter(|store| store.mounted.is_none());
+        absent.map(|store| Arc::make_mut(store).holder = Some(holder)).is_some()
+    }
+
+    /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted. It `remembers` who has mounted the
+    /// store.
+    pub(crate) fn end_epoch(
+        &mut self,
+        id: StoreId,
+        epoch: SegmentEpoch,
+        index: u64,
+        remembers: bool,
+    ) -> Option<Mounted> {
         self.mounted(id).filter(|mounted| mounted.mount.epoch == epoch)?;
         self.candidates = OnceLock::new();
         let store = Arc::make_mut(self.by_id.get_mut(&id)?);
@@ -156,17 +186,20 @@ impl Stores {
         }
         store.dead.push(epoch);
         store.dropped_at = index;
+        store.holder =
+            remembers.then(|| Holder { name: mounted.mount.name.clone(), owner: owner(&mounted.mount) });
         self.absent += 1;
         Some(mounted)
     }
 
-    /// Forgets stores that have been without memory for longest, until at most [`ABSENT_STORES_MAX`] of them are left.
+    /// Forgets stores that have been without memory for longest, until at most [`ABSENT_STORES_MAX`] of them are left. Stores of
+    /// tenants go first: a tenant that mounts one id after another frees no id of a common store.
     pub(crate) fn forget_excess(&mut self) {
         while self.absent > ABSENT_STORES_MAX {
             let oldest = self
                 .iter()
                 .filter(|(_, store)| store.mounted.is_none())
-                .min_by_key(|(id, store)| (store.dropped_at, *id))
+                .min_by_key(|(id, store)| (!store.was_owned(), store.dropped_at, *id))
                 .map(|(id, _)| id);
             match oldest {
                 Some(id) => drop(self.by_id.remove(&id)),

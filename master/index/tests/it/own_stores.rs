@@ -1,8 +1,9 @@
 //! Stores that are the memory of one tenant.
 
+use crate::golden::assert_golden;
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{Endpoint, Fit, Memory, MountStore, OWN_STORES_SINCE, Op, PutStartItem, Response, TenantName};
-use mc_types::{Code, STORE_TENANT, StoreId};
+use mc_types::{Code, STORE_TENANT, SegmentEpoch, StoreId};
 
 const MIB: u64 = 1 << 20;
 
@@ -182,4 +183,41 @@ fn memory_of_its_own_lets_no_tenant_pin_more_of_the_common_one() {
     assert!(rig.state.may_pin("b", limit) && !rig.state.may_pin("b", limit + 64));
     rig.drop_store(1);
     assert!(rig.state.may_pin("b", 2 * limit), "its own memory is all there is");
+}
+
+#[test]
+fn who_mounted_a_store_is_known_after_it_is_gone() {
+    let mut rig = rig();
+    for store in 1..=3 {
+        rig.drop_store(store);
+    }
+    let restored = restore(&snapshot(&rig.state));
+    let own = |store, tenant| Some((store, Some(name(tenant))));
+    for state in [&rig.state, &restored] {
+        let holders = [1, 2, 3, 4].map(|store| state.holder(StoreId(store)));
+        assert_eq!(holders, [Some(("store-1", None)), own("store-2", "a"), own("store-3", "b"), None]);
+    }
+    let bytes = snapshot(&rig.state);
+    assert_eq!(bytes, snapshot(&restored));
+    assert_golden("snapshot/holders.bin", bytes[7], &bytes);
+
+    // The next mount counts, and an earlier version of the cluster knows of none.
+    let again = MountStore { epoch: SegmentEpoch(900), ..owned(1, "b", MIB) };
+    assert_eq!(rig.mount(again), Code::Ok);
+    assert_eq!(rig.state.holder(StoreId(1)), own("store-1", "b"));
+    let mut rig = Rig::with_stores(&[MIB]);
+    rig.drop_store(1);
+    assert_eq!(rig.state.holder(StoreId(1)), None);
+}
+
+#[test]
+fn a_tenant_that_mounts_one_id_after_another_does_not_free_those_of_common_stores() {
+    let mut rig = rig();
+    rig.drop_store(1);
+    for store in 10..3000 {
+        assert_eq!(rig.mount(owned(store, "a", MIB)), Code::Ok);
+        rig.drop_store(store);
+    }
+    assert_eq!(rig.state.holder(StoreId(1)), Some(("store-1", None)));
+    assert_eq!(rig.state.holder(StoreId(10)), None, "more are not remembered than there is room for");
 }

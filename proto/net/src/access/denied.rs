@@ -122,8 +122,8 @@ pub enum Denied {
     },
     /// A tenant's user calls for a store that is not the memory of its tenant.
     #[error(
-        "{id} may speak for stores of its own tenant alone, and the store `{named}`, which is mounted under this id, is none: \
-         start yours with a --data-dir of its own, or stop that one first"
+        "{id} may speak for stores of its own tenant alone, and the store `{named}`, which has this id, is none: start yours with \
+         a --data-dir of its own"
     )]
     StoreOwner {
         /// The call.
@@ -132,6 +132,17 @@ pub enum Denied {
         id: Arc<SpiffeId>,
         /// Name of the store that it calls for.
         named: String,
+    },
+    /// A tenant's user mounts a store by a token.
+    #[error(
+        "{id} has shown a token, and a store of one tenant needs a certificate: clients know the store by that. Give it one by \
+         `mcctl cert issue`"
+    )]
+    StoreToken {
+        /// The call.
+        call: String,
+        /// The caller's identity.
+        id: Arc<SpiffeId>,
     },
 }
 
@@ -150,7 +161,7 @@ pub enum DenialReason {
     Tenant,
     /// A store of another name or tenant.
     StoreName,
-    /// A token that is not known, or came in the clear.
+    /// A token that is not known, came in the clear, or is not enough.
     Token,
     /// A principal that has expired.
     Expired,
@@ -192,6 +203,12 @@ impl Denied {
         Self::StoreOwner { call: shown(call), id: Arc::new(id.clone()), named: shown(named) }
     }
 
+    /// Denial of a tenant's mount by a token.
+    #[must_use]
+    pub fn store_token(call: &str, id: &SpiffeId) -> Self {
+        Self::StoreToken { call: shown(call), id: Arc::new(id.clone()) }
+    }
+
     /// Whether the caller has shown no identity of this trust domain: with one the call may be permitted.
     #[must_use]
     pub fn lacks_identity(&self) -> bool {
@@ -216,7 +233,8 @@ impl Denied {
             | Self::Expired { id, .. }
             | Self::ShutOut { id, .. }
             | Self::StoreName { id, .. }
-            | Self::StoreOwner { id, .. } => Some(id),
+            | Self::StoreOwner { id, .. }
+            | Self::StoreToken { id, .. } => Some(id),
             Self::Plain { .. }
             | Self::Anonymous { .. }
             | Self::Unproven { .. }
@@ -240,7 +258,8 @@ impl Denied {
             | Self::Expired { call, .. }
             | Self::ShutOut { call, .. }
             | Self::StoreName { call, .. }
-            | Self::StoreOwner { call, .. } => call,
+            | Self::StoreOwner { call, .. }
+            | Self::StoreToken { call, .. } => call,
         }
     }
 
@@ -260,7 +279,7 @@ impl Denied {
             Self::Role { .. } => DenialReason::Role,
             Self::Tenant { .. } => DenialReason::Tenant,
             Self::StoreName { .. } | Self::StoreOwner { .. } => DenialReason::StoreName,
-            Self::TokenInClear { .. } | Self::Token { .. } => DenialReason::Token,
+            Self::TokenInClear { .. } | Self::Token { .. } | Self::StoreToken { .. } => DenialReason::Token,
             Self::Expired { .. } => DenialReason::Expired,
             Self::ShutOut { .. } => DenialReason::ShutOut,
         }

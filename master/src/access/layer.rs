@@ -56,7 +56,8 @@ mod tests {
         });
         let mut request = http::Request::new(Body::default());
         *request.uri_mut() = path.parse().unwrap();
-        let answer = JudgedBy(GuardedCalls(Guard::open())).layer(service).oneshot(request).await.unwrap();
+        let answer =
+            JudgedBy::new(GuardedCalls(Guard::open())).layer(service).oneshot(request).await.unwrap();
         match Status::from_header_map(answer.headers()) {
             Some(status) => Err(status.code()),
             None => Ok(answer.headers()["known"] == "true"),

@@ -73,7 +73,7 @@ impl Tasks {
             }
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
-        let guarded = GuardedCalls(self.api.guard.clone());
+        let guarded = JudgedBy::new(GuardedCalls(self.api.guard.clone()));
         let in_flight = InFlight::new(self.metrics.calls.requests_refused.clone());
         let age = self.environment.network.tls().map(|tls| tls.connection_age());
         let (dealing, dealt) = deal(client.incoming, if age.is_some() { AGES } else { 1 });
@@ -96,8 +96,8 @@ impl Tasks {
             }
             let served = server
                 // Outside of the places: a caller that is denied gets none that is kept for stores.
-                .layer(JudgedBy(guarded.clone()))
-                .layer(JudgedBy(KeptForStores))
+                .layer(guarded.clone())
+                .layer(JudgedBy::new(KeptForStores))
                 .layer(in_flight.clone())
                 .add_service(MasterServer::new(api.clone()).max_decoding_message_size(MAX_REQUEST_BYTES))
                 .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());

@@ -18,7 +18,7 @@ use mc_transfer::{
     Checksum, Peer, ReadOp, Seal, Segment, ShmAccess, TcpTransport, TransferError, Transport, WriteOp,
     socket_name,
 };
-use mc_types::{Access, SealedGrant, SegmentEpoch, TlsLevel};
+use mc_types::{Access, Nonce, SealedGrant, SegmentEpoch, TlsLevel};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -306,6 +306,8 @@ async fn a_store_that_requires_tls_shares_its_memory_with_whom_a_grant_allows_it
 
     let held = why_not_shared(&host, &ca, &host.held(Access::Read, &all)).await.unwrap();
     assert!(held.contains("mcctl principals set NAME --shared-memory on"), "{held}");
+    let expired = why_not_shared(&host, &ca, &host.expired(7, Access::Read, &all)).await.unwrap();
+    assert!(expired.contains("expired"), "{expired}");
     let stolen = SealedGrant { proof_key: None, ..sharing.clone() };
     let stolen = why_not_shared(&host, &ca, &stolen).await.unwrap();
     assert!(stolen.contains("proof"), "{stolen}");
@@ -356,4 +358,42 @@ async fn a_store_ends_sessions_of_holders_that_were_denied_and_of_those_who_have
     let refused = read_under(&granted, &host.peer, &sharing, MIB).await.unwrap_err();
     assert!(refused.to_string().contains("was denied"), "{refused}");
     assert_eq!(host.mappings(), 1);
+}
+
+#[tokio::test]
+async fn half_a_request_and_one_of_another_kind_get_no_memory() {
+    let ca = CertificateAuthority::new();
+    let host = Host::start_secured(ShmAccess::SameUid, ca.issue("store/kv"), MIB).await;
+    // Id, kind, number of operations, length of the grant.
+    let check = [&[0; 8][..], &[1, 1, 0, 1], &[0, 0, 0, 64]].concat();
+    for request in [&check[..7], &check] {
+        let mut stream = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+        stream.write_all(&hello_up_to(8, &host)).await.unwrap();
+        let mut reply = [0; 13 + 1 + size_of::<Nonce>()];
+        stream.read_exact(&mut reply).await.unwrap();
+        assert_eq!(reply[13], 1, "a grant is due");
+        stream.write_all(request).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut rest)).await;
+        ended.expect("the session has its place for ever").unwrap_or_default();
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+    assert_eq!(host.mappings(), 1);
+}
+
+#[tokio::test]
+async fn a_session_lasts_as_long_as_connections_do_and_the_next_one_needs_a_grant_again() {
+    let ca = CertificateAuthority::new();
+    let tls = ca.issue("store/kv");
+    tls.set_connection_age(Duration::from_secs(1));
+    let host = Host::start_secured(ShmAccess::SameUid, tls, MIB).await;
+    let tcp = TcpTransport::new(options(ca.issue("tenant/team/rw/engine")));
+    let (transport, shared) = client_over(tcp, ShmAccess::SameUid);
+    let all = [(0, MIB, 5)];
+    read_under(&transport, &host.peer, &host.sharing(7, Access::Read, &all), MIB).await.unwrap();
+    assert_eq!(shared.load(Ordering::SeqCst), MIB as u64);
+    until("the session is over", || host.mappings() == 1).await;
+
+    read_under(&transport, &host.peer, &host.held(Access::Read, &all), MIB).await.unwrap();
+    assert_eq!(shared.load(Ordering::SeqCst), MIB as u64, "this grant does not let it map the memory");
 }

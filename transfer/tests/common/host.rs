@@ -107,8 +107,17 @@ impl Host {
 
     /// [`Self::held`], by a holder with a number that may map the store's memory.
     pub(crate) fn sharing(&self, holder: u64, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        self.unsealed_sharing(holder, access, ranges).seal(&KEY)
+    }
+
+    /// [`Self::sharing`], of a time that is over.
+    pub(crate) fn expired(&self, holder: u64, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        Grant { expires: ClusterTime(0), ..self.unsealed_sharing(holder, access, ranges) }.seal(&KEY)
+    }
+
+    fn unsealed_sharing(&self, holder: u64, access: Access, ranges: &[(u64, usize, u64)]) -> Grant {
         let grant = self.unsealed(access, ranges);
-        Grant { needs_proof: true, shares_memory: true, holder: Some(holder), ..grant }.seal(&KEY)
+        Grant { needs_proof: true, shares_memory: true, holder: Some(holder), ..grant }
     }
 
     fn unsealed(&self, access: Access, ranges: &[(u64, usize, u64)]) -> Grant {

@@ -240,7 +240,8 @@ pub enum TransferError {
     },
     /// The tenant's bytes may not go by RDMA, and this client moves them by nothing else.
     #[error(
-        "the tenant's bytes may not go by RDMA (mcctl tenants set --rdma off), and this client may use nothing else: let it          use TCP, too (--transport auto)"
+        "the tenant's bytes may not go by RDMA (mcctl tenants set --rdma off), and this client may use nothing else: let it \
+         use TCP, too (--transport auto)"
     )]
     RdmaOff,
     /// The bytes may be there, and the store may still copy from the caller's memory for a request that it did not answer. So the

@@ -221,17 +221,14 @@ pub(crate) fn no_buffer_error(what: &'static str) -> Error {
     Error::definite(what, Code::RpcTimeout, "this client", TransferError::NoBuffer.to_string()).advised()
 }
 
-/// Returns the error of a call of a client that uses RDMA alone, for a tenant whose bytes may not go by it.
-pub(crate) fn rdma_off_error(what: &'static str) -> Error {
-    Error::definite(what, Code::TransferFail, "this client", TransferError::RdmaOff.to_string()).advised()
-}
-
 /// Returns the error of a transfer that failed in this process, as it would with any store.
 pub(crate) fn error_of_this_client(what: &'static str, error: &TransferError) -> Option<Error> {
     match error {
         TransferError::Device(why) => Some(device_error(what, why)),
         TransferError::NoBuffer => Some(no_buffer_error(what)),
-        TransferError::RdmaOff => Some(rdma_off_error(what)),
+        TransferError::RdmaOff => {
+            Some(Error::definite(what, Code::TransferFail, "this client", error.to_string()).advised())
+        }
         _ => None,
     }
 }

@@ -17,8 +17,8 @@ use super::report::report_mismatch;
 use crate::Error;
 use crate::call::{CallError, LeaderReply};
 use crate::core::{
-    Core, IN_FLIGHT, check_key, device_error, item_error, key_chunks, no_buffer_error, nonsense,
-    rdma_off_error, read_error,
+    Core, IN_FLIGHT, check_key, error_of_this_client, item_error, key_chunks, no_buffer_error, nonsense,
+    read_error,
 };
 use crate::local::Embedded;
 use crate::placement::{Described, Granted, Place, described, grants, lease_end};
@@ -374,11 +374,8 @@ impl<'c> Get<'c> {
                 slot.no_buffer = matches!(error, TransferError::NoBuffer);
                 match error {
                     // No other replica helps.
-                    TransferError::Device(why) => {
-                        return slot.result = Some(Err(device_error("get", &why)));
-                    }
-                    TransferError::RdmaOff => {
-                        return slot.result = Some(Err(rdma_off_error("get")));
+                    TransferError::Device(_) | TransferError::RdmaOff => {
+                        return slot.result = error_of_this_client("get", &error).map(Err);
                     }
                     // Ask the leader again instead of reporting a miss. By then the store may be less busy or know the
                     // new leader, and accept another grant.

@@ -84,6 +84,20 @@ async fn a_stopped_stores_key_is_a_miss_long_before_the_gets_deadline() {
 }
 
 #[tokio::test]
+async fn a_client_that_uses_rdma_alone_is_told_that_its_tenant_may_not() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put_with("both", b"1", &two()).await.unwrap();
+    cluster.world.lock().stores.extend([STORE_A, STORE_B].map(|store| (store, StoreHealth::WithoutRdma)));
+    let get = client.get("both").await.map(drop);
+    let put = client.put("new", b"2").await.map(drop);
+    for error in [get, put].map(Result::unwrap_err) {
+        assert_eq!(error.code, Code::TransferFail, "{error}");
+        assert!(error.to_string().contains("mcctl tenants set --rdma off"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_failed_is_tried_last_and_once_a_get_while_the_leader_offers_it() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;

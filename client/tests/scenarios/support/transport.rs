@@ -40,6 +40,7 @@ impl FakeTransport {
                 sleep_until(deadline).await;
                 Err(TransferError::Queued { store, address })
             }
+            StoreHealth::WithoutRdma => Err(TransferError::RdmaOff),
         }
     }
 

@@ -81,6 +81,8 @@ pub enum StoreHealth {
     Held,
     /// Other calls have all connections to it.
     Busy,
+    /// The client may reach it by RDMA alone, and the tenant's bytes may not go that way.
+    WithoutRdma,
 }
 
 #[derive(Debug)]

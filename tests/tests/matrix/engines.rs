@@ -27,6 +27,9 @@ rows! {
     kill_leader_of_full_tenants =>
         Row::new("kill -9", "leader, two tenants fill their quotas with pages and pins", BATCHES_UNDER_WAY)
             .workload(Workload::engines(1).pace(PACE)).evicting(Full::Tenants).run(evicting_leader_killed);
+    kill_leader_of_full_pool_and_tenants =>
+        Row::new("kill -9", "leader, the pool is full and two tenants fill their quotas", BATCHES_UNDER_WAY)
+            .workload(Workload::engines(1).pace(PACE)).evicting(Full::PoolAndTenants).run(evicting_leader_killed);
 }
 
 /// Half of the objects are gone with their store; what is read of the others, and of a store that is just dying, is right.

@@ -26,6 +26,8 @@ const MIX: Mix = Mix { put: 16, upsert: 6, pin: 2, get: 4, remove: 2, group: 3, 
 
 /// Quota of a tenant: a fraction of what it would have otherwise, and of the pool.
 const QUOTA: ByteSize = ByteSize(6 << 20);
+/// The same, where the watermarks of the full pool count for quotas, too: a tenant keeps 0.9 MiB, a quarter of what the pool does.
+const QUOTA_OF_FULL_POOL: ByteSize = ByteSize(32 << 20);
 /// Calls of engines with few reads. There are no bursts and no clears: a call that is dropped leaves the pin of its key uncertain.
 const MIX_OF_TENANTS: Mix = Mix {
     put: 40,
@@ -47,19 +49,26 @@ pub(crate) enum Full {
     Pool,
     /// The pool has room, and two of three tenants are at their quotas.
     Tenants,
+    /// The pool is full, and two of three tenants are at their quotas.
+    PoolAndTenants,
 }
 
 impl Full {
+    /// Whether the pool is full.
+    pub(crate) fn is_of_pool(self) -> bool {
+        matches!(self, Self::Pool | Self::PoolAndTenants)
+    }
+
     /// Adds what makes the pool evict.
     pub(crate) fn workload(self, workload: Workload) -> Workload {
         let workload = workload.keys(KEYS).sizes(SIZES).ledger(Ledger::Unread);
-        match self {
-            Self::Pool => workload.mix(MIX),
-            Self::Tenants => {
-                let tenants = [("red", Some(QUOTA)), ("blue", Some(QUOTA)), ("", None)];
-                workload.clients(3).tenants(tenants).mix(MIX_OF_TENANTS)
-            }
-        }
+        let quota = match self {
+            Self::Pool => return workload.mix(MIX),
+            Self::Tenants => QUOTA,
+            Self::PoolAndTenants => QUOTA_OF_FULL_POOL,
+        };
+        let tenants = [("red", Some(quota)), ("blue", Some(quota)), ("", None)];
+        workload.clients(3).tenants(tenants).mix(MIX_OF_TENANTS)
     }
 }
 

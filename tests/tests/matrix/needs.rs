@@ -15,8 +15,12 @@ const DECIDED_WITHIN_MS: u64 = 2_000;
 pub(crate) struct Needs {
     /// When the pool (`None`) and each tenant had more than the low watermark allows last, by the clock of the log.
     in_need: HashMap<Option<TenantName>, ClusterTime>,
+    /// Evictions for the pool, of tenants that were not at their quotas.
+    pub(crate) for_pool: usize,
     /// Evictions of tenants' objects for their quotas, while the pool had room.
     pub(crate) for_quotas: usize,
+    /// Evictions of objects of tenants that were at their quotas, while the pool had no room either.
+    pub(crate) for_both: usize,
     /// Evictions that nobody needed, in words.
     pub(crate) needless: Vec<String>,
 }
@@ -36,7 +40,8 @@ impl Needs {
         let is_in_need =
             |who| self.in_need.get(&who).is_some_and(|since| state.time().0 <= since.0 + DECIDED_WITHIN_MS);
         match (is_in_need(None), is_in_need(Some(name))) {
-            (true, _) => {}
+            (true, false) => self.for_pool += 1,
+            (true, true) => self.for_both += 1,
             (false, true) => self.for_quotas += 1,
             (false, false) => {
                 let why = format!("{:?} went, and neither {:?} nor the pool needed room", it.key, it.tenant);

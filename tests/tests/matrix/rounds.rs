@@ -121,18 +121,23 @@ impl Rounds {
         *history = history.clone().with_evictions(&logged);
         let missed = history.missed_by_eviction(cluster, &self.unreachable);
         let Overtaken { judged, soft, too_early } = overtaken(&logged, &history.operations);
-        let Needs { for_quotas, needless, .. } = needs;
+        let Needs { for_pool, for_quotas, for_both, needless, .. } = needs;
         let in_pages =
             logged.iter().filter(|it| matches!(it, Logged::Evicted(key, _) if key.contains('/'))).count();
         println!(
-            "{} evictions, {for_quotas} for quotas, {in_pages} of parts of pages, {soft} of values with a soft pin; they \
-             explain misses of {missed} keys; the order of {judged} was judged",
+            "{} evictions, {for_pool} for the pool, {for_quotas} for quotas, {for_both} for either, {in_pages} of parts of pages, \
+             {soft} of values with a soft pin; they explain misses of {missed} keys; the order of {judged} was judged",
             history.evictions()
         );
         assert!(missed > 0, "no miss needed an eviction to explain it");
         assert!(judged > 0, "no value was evicted that nothing had used");
         assert!(in_pages > 0, "no page was evicted");
-        assert!(full == Full::Pool || for_quotas > 0, "no tenant was at its quota");
+        let needed = match full {
+            Full::Pool => for_pool > 0,
+            Full::Tenants => for_quotas > 0,
+            Full::PoolAndTenants => for_pool > 0 && for_both > 0,
+        };
+        assert!(needed, "nothing was evicted for {full:?}");
         [too_early, needless].concat()
     }
 

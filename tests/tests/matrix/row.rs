@@ -195,7 +195,7 @@ impl Row {
         if let Some(rest) = self.rest {
             rest(&cluster).await;
         }
-        if self.full == Some(Full::Pool) {
+        if self.full.is_some_and(Full::is_of_pool) {
             evictions::set_watermarks(&cluster).await;
         }
         let machine = Machine::watch(cluster.dir());

@@ -1,4 +1,4 @@
-use mc_client::{Bytes, GetInto, PutMode};
+use mc_client::{Bytes, GetInto, GetIntoOwned, GotOwned, PutMode, RegisteredMemory};
 
 use super::judged::{Judged, action, key_name};
 use crate::Seeded;
@@ -16,7 +16,8 @@ impl Judged {
         let all = |action| names.iter().map(|name| (self.name(name), action)).collect();
         match random.below(10) {
             0..4 => self.batch_put(&keys, random).await,
-            4..6 => self.batch_get_into(&keys, random).await,
+            4 => self.batch_get_into(&keys, random).await,
+            5 => self.batch_get_into_owned(&keys, random).await,
             6..8 => {
                 let call = self.call(all(Action::Get));
                 let got = self.client.batch_get(&names).await;
@@ -48,6 +49,7 @@ impl Judged {
         let puts = self.client.batch_put(&items, &options).await;
         call.answered(puts, |call, put| call.put(put));
     }
+
     /// Reads objects into the caller's memory: two pieces for each, which are long enough for any value of its key.
     async fn batch_get_into(&self, keys: &[u64], random: &mut Seeded) {
         let names: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
@@ -67,6 +69,24 @@ impl Judged {
                 Bytes::from(memory)
             };
             call.got(read.map(|len| len.map(value)))
+        });
+    }
+
+    /// Reads objects into memory that comes back with the results: two parts of an allocation for each.
+    async fn batch_get_into_owned(&self, keys: &[u64], random: &mut Seeded) {
+        let names: Vec<String> = keys.iter().map(|key| key_name(*key)).collect();
+        let items = keys.iter().zip(&names).map(|(key, name)| {
+            let longest = self.workload.longest(*key);
+            let mut first = self.client.allocate(longest as usize).expect("memory for an object");
+            let rest = first.split_off(random.below(longest) as usize);
+            GetIntoOwned::new(name.clone(), vec![first, rest])
+        });
+        let items = items.collect();
+        let call = self.call(names.iter().map(|name| (self.name(name), Action::Get)).collect());
+        let read = self.client.batch_get_into_owned(items).await;
+        call.answered(read, |call, GotOwned { read, into, .. }| {
+            let bytes = || into.iter().flat_map(RegisteredMemory::as_slice).copied();
+            call.got(read.map(|len| len.map(|len| bytes().take(len).collect())))
         });
     }
 }

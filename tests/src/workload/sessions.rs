@@ -1,6 +1,6 @@
 use futures::future::join_all;
-use mc_client::{ByteRange, Code, Error, Put, PutMode, PutSession};
-use tokio::io::AsyncWriteExt as _;
+use mc_client::{ByteRange, Bytes, Code, Error, GetSession, Put, PutMode, PutSession};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::judged::{Judged, action, key_name};
 use super::puts::Slice;
@@ -55,7 +55,7 @@ impl Judged {
         call.answered([outcome], |_, outcome| outcome);
     }
 
-    /// Reads the version that is there when the session opens, in layers.
+    /// Reads the version that is there when the session opens, in layers or as a stream.
     async fn get_session(&self, key: &str, random: &mut Seeded) {
         let mut call = self.call(vec![(self.name(key), Action::Get)]);
         let opened = self.client.get_session(key).await;
@@ -64,13 +64,10 @@ impl Judged {
             Ok(None) => call.missed(),
             Err(error) => call.failed(&error),
             Ok(Some(session)) => {
-                let layers = 1 + random.below(LAYERS);
-                let read = join_all(
-                    layers_of(session.size())
-                        .take(layers as usize)
-                        .map(async |layer| (layer.offset, session.read(layer).await)),
-                );
-                let read = read.await;
+                let read = match random.below(2) {
+                    0 => read_layers(&session, 1 + random.below(LAYERS)).await,
+                    _ => read_stream(session).await,
+                };
                 let parts: Vec<Slice<'_>> = read
                     .iter()
                     .filter_map(|(offset, bytes)| Some((*offset, &bytes.as_ref().ok()?[..])))
@@ -98,6 +95,25 @@ fn layers_of(size: u64) -> impl Iterator<Item = ByteRange> {
         let offset = (n * layer).min(size);
         ByteRange { offset, len: layer.min(size - offset) }
     })
+}
+
+/// Part of an object by its first byte, as it was read.
+type Read = (u64, Result<Bytes, Error>);
+
+/// Reads the first layers at once.
+async fn read_layers(session: &GetSession, layers: u64) -> Vec<Read> {
+    let layers = layers_of(session.size()).take(layers as usize);
+    join_all(layers.map(async |layer| (layer.offset, session.read(layer).await))).await
+}
+
+/// Reads an object as a stream, and what went wrong after its last byte.
+async fn read_stream(session: GetSession) -> Vec<Read> {
+    let mut value = Vec::new();
+    let read = session.into_reader().read_to_end(&mut value).await;
+    let end = value.len() as u64;
+    let begin = (end > 0).then(|| (0, Ok(value.into())));
+    let failed = read.err().map(|error| (end, Err(error.downcast().expect("an error of the client"))));
+    begin.into_iter().chain(failed).collect()
 }
 
 /// Writes all layers at once.

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use mc_client::{Admin, Code, Pin, PinAction, Put, PutMode, PutOptions};
+use mc_client::{Admin, Client, Code, Pin, PinAction, Put, PutMode, PutOptions};
 use mc_tests::{Cluster, Faults, until, value};
 
 const MIB: usize = 1 << 20;
@@ -15,6 +15,26 @@ fn big(n: usize) -> Vec<u8> {
 
 fn options() -> PutOptions {
     PutOptions::default().with_deadline(Duration::from_secs(5))
+}
+
+async fn put_all(client: &Client, numbers: &[usize], value: &[u8]) {
+    for batch in numbers.chunks(1024) {
+        let items: Vec<_> = batch.iter().map(|n| (key(*n), value)).collect();
+        for put in client.batch_put(&items, &options()).await {
+            assert_eq!(put.unwrap(), Put::Stored);
+        }
+    }
+}
+
+/// Makes objects the youngest without moving the others.
+async fn put_again(client: &Client, numbers: &[usize], value: &[u8]) {
+    for batch in numbers.chunks(1024) {
+        let keys: Vec<_> = batch.iter().map(|n| key(*n)).collect();
+        for removed in client.batch_remove(&keys, true).await {
+            removed.unwrap();
+        }
+    }
+    put_all(client, numbers, value).await;
 }
 
 #[tokio::test]
@@ -188,24 +208,10 @@ async fn a_pool_full_of_tiny_objects_takes_large_ones_of_many_callers() {
     client.admin().set_config("put-space-wait", "5s").await.unwrap();
     let tiny = value("tiny", 1, TINY);
     let count = (64 << 20) / TINY;
-    let put = async |numbers: Vec<usize>| {
-        for batch in numbers.chunks(1024) {
-            let items: Vec<_> = batch.iter().map(|n| (key(*n), &tiny)).collect();
-            for put in client.batch_put(&items, &options()).await {
-                assert_eq!(put.unwrap(), Put::Stored);
-            }
-        }
-    };
-    put((0..count).collect()).await;
-    // Every second one is put again, in another order.
+    put_all(&client, &(0..count).collect::<Vec<_>>(), &tiny).await;
+    // Every second one, in another order.
     let seconds: Vec<_> = (0..count / 2).map(|n| (2 * n * 4099 + 1) % count).collect();
-    for batch in seconds.chunks(1024) {
-        let keys: Vec<_> = batch.iter().map(|n| key(*n)).collect();
-        for removed in client.batch_remove(&keys, true).await {
-            removed.unwrap();
-        }
-    }
-    put(seconds).await;
+    put_again(&client, &seconds, &tiny).await;
     let large = value("large", 1, LARGE);
     let put = async |caller| {
         for n in 0..4 {
@@ -215,6 +221,30 @@ async fn a_pool_full_of_tiny_objects_takes_large_ones_of_many_callers() {
     };
     put(0).await;
     futures::future::join_all((1..=CALLERS).map(put)).await;
+}
+
+/// Neighbours have different ages: evicted by their age, most of them would go before a large object fits.
+#[tokio::test]
+async fn a_large_object_costs_a_pool_of_tiny_ones_little_more_than_its_size() {
+    const POOL: usize = 32 << 20;
+    const TINY: usize = 1 << 10;
+    const LARGE: usize = 3_000_000;
+    let cluster = Cluster::builder().masters(1).segment("32mb").start().await;
+    let client = cluster.client().await;
+    let evicted = async || cluster.metric_sum(0, "mc_evicted_bytes_total").await;
+    // Below the capacity, the first ones would be evicted while the pool is filled: they lie side by side.
+    client.admin().set_config("eviction-high-watermark", "1").await.unwrap();
+    // A busy machine frees room late.
+    client.admin().set_config("put-space-wait", "5s").await.unwrap();
+    let tiny = value("tiny", 1, TINY);
+    put_all(&client, &(0..POOL / TINY).collect::<Vec<_>>(), &tiny).await;
+    put_again(&client, &(0..POOL / TINY).filter(|n| n % 2 == 1).collect::<Vec<_>>(), &tiny).await;
+    let before = evicted().await;
+    let put = client.put_with("large", &value("large", 1, LARGE), &options()).await;
+    assert_eq!(put.unwrap(), Put::Stored);
+    let gone = evicted().await - before;
+    // By age, some go in vain before a place is cleared. All of the older half would be more.
+    assert!((LARGE as f64..=4.0 * LARGE as f64).contains(&gone), "{gone} bytes were evicted for {LARGE}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use mc_types::{ClusterTime, GRANT_FORMAT, GrantKey, SegmentEpoch, SegmentNumber,
 use crate::command::{Endpoint, OWN_STORES_SINCE, PlacedReplica};
 use crate::key::TenantName;
 use crate::state::State;
-use crate::stores::{Mounted, Space, SpaceUsage};
+use crate::stores::{Mounted, Space, SpaceUsage, owner};
 
 /// Bytes of mounted stores by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,8 +185,9 @@ impl State {
     #[must_use]
     pub fn holder(&self, store: StoreId) -> Option<(&str, Option<TenantName>)> {
         let known = self.stores.get(store)?;
+        let has_owners = self.cluster_version >= OWN_STORES_SINCE;
         match (&known.mounted, &known.holder) {
-            (Some(mounted), _) => Some((&mounted.mount.name, self.owner(store))),
+            (Some(Mounted { mount, .. }), _) => Some((&mount.name, owner(mount).filter(|_| has_owners))),
             (None, holder) => holder.as_ref().map(|holder| (holder.name.as_str(), holder.owner)),
         }
     }

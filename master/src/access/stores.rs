@@ -145,6 +145,7 @@ mod tests {
             let mut store = MountStore { name: "kv".into(), ..mount(id, &["a:1"], &[1 << 20]) };
             let attribute = tenant.map(|tenant: &str| (STORE_TENANT.to_owned(), tenant.to_owned()));
             store.endpoints[0].attributes.extend(attribute);
+            store.endpoints[0].attributes.push((STORE_NAME.to_owned(), "kv".to_owned()));
             leader.stores.mount(store).await.unwrap();
         }
 

@@ -8,7 +8,7 @@ mod segments;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-use mc_types::{ClusterTime, GrantKey, MAX_SEGMENTS, STORE_TENANT, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, MAX_SEGMENTS, STORE_NAME, STORE_TENANT, SegmentEpoch, StoreId};
 use triomphe::Arc;
 
 use crate::command::MountStore;
@@ -39,7 +39,8 @@ pub(crate) struct Store {
     pub(crate) dead: Vec<SegmentEpoch>,
     /// Log index of the entry that dropped its last epoch.
     pub(crate) dropped_at: u64,
-    /// Who mounted it last, while no epoch is mounted; below [`OWN_STORES_SINCE`](crate::OWN_STORES_SINCE) nobody.
+    /// Who mounted it last, while no epoch is mounted: nobody below [`OWN_STORES_SINCE`](crate::OWN_STORES_SINCE), or if the name was not
+    /// proven.
     pub(crate) holder: Option<Holder>,
 }
 
@@ -94,6 +95,14 @@ pub(crate) fn owner(mount: &MountStore) -> Option<TenantName> {
     let mut attributes = mount.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
     let (_, tenant) = attributes.find(|(name, _)| name == STORE_TENANT)?;
     Some(TenantName::new(tenant.as_bytes()))
+}
+
+/// Returns who mounts a store, if it has proven its name: a store that mounts without a certificate may come back with one, which has
+/// another name.
+fn holder(mount: &MountStore) -> Option<Holder> {
+    let mut attributes = mount.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
+    let is_proven = attributes.any(|(name, _)| name == STORE_NAME);
+    is_proven.then(|| Holder { name: mount.name.clone(), owner: owner(mount) })
 }
 
 /// Whether a mount is within the limits.
@@ -186,8 +195,7 @@ impl Stores {
         }
         store.dead.push(epoch);
         store.dropped_at = index;
-        store.holder =
-            remembers.then(|| Holder { name: mounted.mount.name.clone(), owner: owner(&mounted.mount) });
+        store.holder = if remembers { holder(&mounted.mount) } else { None };
         self.absent += 1;
         Some(mounted)
     }

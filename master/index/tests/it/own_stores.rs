@@ -3,7 +3,7 @@
 use crate::golden::assert_golden;
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{Endpoint, Fit, Memory, MountStore, OWN_STORES_SINCE, Op, PutStartItem, Response, TenantName};
-use mc_types::{Code, STORE_TENANT, SegmentEpoch, StoreId};
+use mc_types::{Code, STORE_NAME, STORE_TENANT, SegmentEpoch, StoreId};
 
 const MIB: u64 = 1 << 20;
 
@@ -13,9 +13,16 @@ fn name(tenant: &str) -> TenantName {
 
 /// A mount of the store 1, 2, ... with one segment, as the memory of a tenant.
 fn owned(store: u64, tenant: &str, bytes: u64) -> MountStore {
-    let attributes = vec![(STORE_TENANT.to_owned(), tenant.to_owned())];
-    let endpoints = vec![Endpoint { attributes, ..endpoint("tcp") }];
-    MountStore { endpoints, ..mount(store, 100 + store, &[bytes]) }
+    let mut mount = proven(store, bytes);
+    mount.endpoints[0].attributes.push((STORE_TENANT.to_owned(), tenant.to_owned()));
+    mount
+}
+
+/// A mount of the store 1, 2, ... under a name that it has proven.
+fn proven(store: u64, bytes: u64) -> MountStore {
+    let mount = mount(store, 100 + store, &[bytes]);
+    let attributes = vec![(STORE_NAME.to_owned(), mount.name.clone())];
+    MountStore { endpoints: vec![Endpoint { attributes, ..endpoint("tcp") }], ..mount }
 }
 
 /// The common store 1, and the stores 2 and 3 of tenants a and b.
@@ -188,14 +195,15 @@ fn memory_of_its_own_lets_no_tenant_pin_more_of_the_common_one() {
 #[test]
 fn who_mounted_a_store_is_known_after_it_is_gone() {
     let mut rig = rig();
-    for store in 1..=3 {
+    assert_eq!(rig.mount(proven(4, MIB)), Code::Ok);
+    for store in 1..=4 {
         rig.drop_store(store);
     }
     let restored = restore(&snapshot(&rig.state));
     let own = |store, tenant| Some((store, Some(name(tenant))));
     for state in [&rig.state, &restored] {
-        let holders = [1, 2, 3, 4].map(|store| state.holder(StoreId(store)));
-        assert_eq!(holders, [Some(("store-1", None)), own("store-2", "a"), own("store-3", "b"), None]);
+        let holders = [1, 2, 3, 4, 5].map(|store| state.holder(StoreId(store)));
+        assert_eq!(holders, [None, own("store-2", "a"), own("store-3", "b"), Some(("store-4", None)), None]);
     }
     let bytes = snapshot(&rig.state);
     assert_eq!(bytes, snapshot(&restored));
@@ -206,18 +214,20 @@ fn who_mounted_a_store_is_known_after_it_is_gone() {
     assert_eq!(rig.mount(again), Code::Ok);
     assert_eq!(rig.state.holder(StoreId(1)), own("store-1", "b"));
     let mut rig = Rig::with_stores(&[MIB]);
-    rig.drop_store(1);
-    assert_eq!(rig.state.holder(StoreId(1)), None);
+    assert_eq!(rig.mount(proven(4, MIB)), Code::Ok);
+    rig.drop_store(4);
+    assert_eq!(rig.state.holder(StoreId(4)), None);
 }
 
 #[test]
 fn a_tenant_that_mounts_one_id_after_another_does_not_free_those_of_common_stores() {
     let mut rig = rig();
-    rig.drop_store(1);
+    assert_eq!(rig.mount(proven(4, MIB)), Code::Ok);
+    rig.drop_store(4);
     for store in 10..3000 {
         assert_eq!(rig.mount(owned(store, "a", MIB)), Code::Ok);
         rig.drop_store(store);
     }
-    assert_eq!(rig.state.holder(StoreId(1)), Some(("store-1", None)));
+    assert_eq!(rig.state.holder(StoreId(4)), Some(("store-4", None)));
     assert_eq!(rig.state.holder(StoreId(10)), None, "more are not remembered than there is room for");
 }

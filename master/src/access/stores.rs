@@ -72,7 +72,7 @@ impl StoreCaller {
         };
         services.coordinator.lead().await?;
         let checked = services.coordinator.read(|applied| {
-            let Some((name, owner)) = applied.state.holder(store) else { return Ok(()) };
+            let Some((name, owner)) = applied.state.name_and_owner(store) else { return Ok(()) };
             self.principal.may_speak_for(name, self.call)?;
             let owns = |tenant: &str| owner.is_some_and(|owner| owner.as_bytes() == tenant.as_bytes());
             match id.role() {

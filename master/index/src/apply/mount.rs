@@ -27,7 +27,7 @@ impl State {
         let Some(numbers) = self.add_segments(mount, 0) else { return Code::InvalidParams };
         let dead = self.stores.get(id).map(|store| store.dead.clone()).unwrap_or_default();
         let mounted = Some(Mounted { mount: mount.clone(), numbers: numbers.collect(), earlier_key: None });
-        self.stores.insert(id, Store { mounted, dead, dropped_at: 0, holder: None });
+        self.stores.insert(id, Store { mounted, dead, dropped_at: 0, last_name: None });
         Code::Ok
     }
 

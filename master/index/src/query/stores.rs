@@ -183,12 +183,12 @@ impl State {
     /// The name of a store and the tenant whose memory it is, if it is that of one: as it is mounted, or was last. `None` for a store that
     /// is not known.
     #[must_use]
-    pub fn holder(&self, store: StoreId) -> Option<(&str, Option<TenantName>)> {
+    pub fn name_and_owner(&self, store: StoreId) -> Option<(&str, Option<TenantName>)> {
         let known = self.stores.get(store)?;
         let has_owners = self.cluster_version >= OWN_STORES_SINCE;
-        match (&known.mounted, &known.holder) {
+        match (&known.mounted, &known.last_name) {
             (Some(Mounted { mount, .. }), _) => Some((&mount.name, owner(mount).filter(|_| has_owners))),
-            (None, holder) => holder.as_ref().map(|holder| (holder.name.as_str(), holder.owner)),
+            (None, last) => last.as_ref().map(|last| (last.name.as_str(), last.owner)),
         }
     }
 

@@ -18,8 +18,8 @@ use crate::puts::Put;
 use crate::security::{StoredPrincipal, set_calls, set_rdma};
 use crate::state::State;
 use crate::stores::{
-    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Holder, Mounted, SEGMENT_BYTES, Segment, Segments, Store,
-    is_mountable,
+    ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, EarlierKey, Mounted, ProvenName, SEGMENT_BYTES, Segment, Segments,
+    Store, is_mountable,
 };
 
 type Checked = Result<(), String>;
@@ -185,7 +185,7 @@ impl Restore {
             ensure(given_out, "a segment's number was not given out yet")?;
         }
         ensure(dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
-        self.state.stores.insert(store, Store { mounted, dead, dropped_at, holder: None });
+        self.state.stores.insert(store, Store { mounted, dead, dropped_at, last_name: None });
         ensure(self.state.stores.absent() <= ABSENT_STORES_MAX, "too many stores without memory")
     }
 
@@ -314,7 +314,7 @@ impl Restore {
             SecurityRecord::EarlierKey { store, .. } => (4, format!("{:020}", store.0)),
             SecurityRecord::SharedMemory { name } => (5, name.to_owned()),
             SecurityRecord::WithoutRdma { tenant } => (6, tenant.to_owned()),
-            SecurityRecord::Holder { store, .. } => (7, format!("{:020}", store.0)),
+            SecurityRecord::LastName { store, .. } => (7, format!("{:020}", store.0)),
         };
         ensure(is_first == (place.0 == 0), "the head of security is not its first record")?;
         ascend(&mut self.last.security, place)?;
@@ -348,10 +348,10 @@ impl Restore {
                 let code = set_rdma(Arc::make_mut(&mut security.without_rdma), tenant, false);
                 ensure(code == Code::Ok, "a tenant without RDMA that the state can't hold")
             }
-            SecurityRecord::Holder { store, name, tenant } => {
-                let holder = Holder { name: name.to_owned(), owner: tenant.map(TenantName::new) };
-                let restored = self.state.stores.restore_holder(store, holder);
-                ensure(restored, "a former holder of a store that is mounted or not known")
+            SecurityRecord::LastName { store, name, tenant } => {
+                let last = ProvenName { name: name.to_owned(), owner: tenant.map(TenantName::new) };
+                let restored = self.state.stores.restore_last_name(store, last);
+                ensure(restored, "a last name of a store that is mounted or not known")
             }
         }
     }

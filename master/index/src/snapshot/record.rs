@@ -190,7 +190,7 @@ pub(super) struct KeyValueRecord<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// A part of the access settings, whose head comes first, a grant key that was replaced, or who mounted a store last.
+/// A part of the access settings, whose head comes first, a grant key that was replaced, or the name in the last mount of a store.
 #[derive(Serialize, Deserialize)]
 pub(super) enum SecurityRecord<'a> {
     Head {
@@ -221,7 +221,7 @@ pub(super) enum SecurityRecord<'a> {
     WithoutRdma {
         tenant: &'a str,
     },
-    Holder {
+    LastName {
         store: StoreId,
         name: &'a str,
         #[serde(borrow, with = "serde_bytes")]

@@ -13,7 +13,7 @@ use crate::key::TenantName;
 use crate::objects::ObjectRef;
 use crate::security::{Security, StoredPrincipal};
 use crate::state::State;
-use crate::stores::{EarlierKey, Holder};
+use crate::stores::{EarlierKey, ProvenName};
 
 impl State {
     /// Writes the index. Equal states write the same bytes, in blocks of up to 64 KiB.
@@ -24,7 +24,7 @@ impl State {
         out.write_all(&MAGIC)?;
         let is_plain = self.security == Security::default()
             && self.earlier_keys().next().is_none()
-            && self.holders().next().is_none();
+            && self.last_names().next().is_none();
         out.write_all(&[if is_plain { PLAIN_FORMAT } else { FORMAT }])?;
         let mut chunks = ChunkWriter::new(out);
         chunks.record(
@@ -102,15 +102,15 @@ impl State {
         for tenant in without_rdma.iter() {
             record(SecurityRecord::WithoutRdma { tenant })?;
         }
-        for (store, Holder { name, owner }) in self.holders() {
+        for (store, ProvenName { name, owner }) in self.last_names() {
             let tenant = owner.as_ref().map(TenantName::as_bytes);
-            record(SecurityRecord::Holder { store, name, tenant })?;
+            record(SecurityRecord::LastName { store, name, tenant })?;
         }
         Ok(())
     }
 
-    fn holders(&self) -> impl Iterator<Item = (StoreId, &Holder)> + '_ {
-        self.stores.iter().filter_map(|(store, known)| Some((store, known.holder.as_ref()?)))
+    fn last_names(&self) -> impl Iterator<Item = (StoreId, &ProvenName)> + '_ {
+        self.stores.iter().filter_map(|(store, known)| Some((store, known.last_name.as_ref()?)))
     }
 
     fn earlier_keys(&self) -> impl Iterator<Item = (StoreId, EarlierKey)> + '_ {

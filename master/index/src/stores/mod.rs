@@ -39,14 +39,13 @@ pub(crate) struct Store {
     pub(crate) dead: Vec<SegmentEpoch>,
     /// Log index of the entry that dropped its last epoch.
     pub(crate) dropped_at: u64,
-    /// Who mounted it last, while no epoch is mounted: nobody below [`OWN_STORES_SINCE`](crate::OWN_STORES_SINCE), or if the name was not
-    /// proven.
-    pub(crate) holder: Option<Holder>,
+    /// While no epoch is mounted: the name in its last mount, if it was proven, from [`OWN_STORES_SINCE`](crate::OWN_STORES_SINCE) on.
+    pub(crate) last_name: Option<ProvenName>,
 }
 
-/// Who mounted a store last, and may mount it again.
+/// The name that a store has proven by a certificate: those who can prove it, and no others, mount the store again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct ProvenName {
     pub(crate) name: String,
     /// The tenant whose memory the store was.
     pub(crate) owner: Option<TenantName>,
@@ -74,7 +73,7 @@ pub(crate) struct EarlierKey {
 impl Store {
     /// Whether it is not mounted, and was the memory of one tenant.
     fn was_owned(&self) -> bool {
-        self.holder.as_ref().is_some_and(|holder| holder.owner.is_some())
+        self.last_name.as_ref().is_some_and(|last| last.owner.is_some())
     }
 }
 
@@ -97,12 +96,12 @@ pub(crate) fn owner(mount: &MountStore) -> Option<TenantName> {
     Some(TenantName::new(tenant.as_bytes()))
 }
 
-/// Returns who mounts a store, if it has proven its name: a store that mounts without a certificate may come back with one, which has
-/// another name.
-fn holder(mount: &MountStore) -> Option<Holder> {
+/// Returns the name in a mount, if a certificate has proven it. A store that mounts without one may come back with one, which has another
+/// name.
+fn proven_name(mount: &MountStore) -> Option<ProvenName> {
     let mut attributes = mount.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
     let is_proven = attributes.any(|(name, _)| name == STORE_NAME);
-    is_proven.then(|| Holder { name: mount.name.clone(), owner: owner(mount) })
+    is_proven.then(|| ProvenName { name: mount.name.clone(), owner: owner(mount) })
 }
 
 /// Whether a mount is within the limits.
@@ -171,14 +170,14 @@ impl Stores {
         mounted.map(|mounted| mounted.earlier_key = Some(earlier)).is_some()
     }
 
-    /// Notes who mounted a store last; returns false if the store is not known, or is mounted.
-    pub(crate) fn restore_holder(&mut self, id: StoreId, holder: Holder) -> bool {
+    /// Adds the name in the last mount of a store; returns false if the store is not known, or is mounted.
+    pub(crate) fn restore_last_name(&mut self, id: StoreId, last: ProvenName) -> bool {
         let absent = self.by_id.get_mut(&id).filter(|store| store.mounted.is_none());
-        absent.map(|store| Arc::make_mut(store).holder = Some(holder)).is_some()
+        absent.map(|store| Arc::make_mut(store).last_name = Some(last)).is_some()
     }
 
-    /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted. It `remembers` who has mounted the
-    /// store.
+    /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted. It `remembers` the store's
+    /// name.
     pub(crate) fn end_epoch(
         &mut self,
         id: StoreId,
@@ -195,7 +194,7 @@ impl Stores {
         }
         store.dead.push(epoch);
         store.dropped_at = index;
-        store.holder = if remembers { holder(&mounted.mount) } else { None };
+        store.last_name = if remembers { proven_name(&mounted.mount) } else { None };
         self.absent += 1;
         Some(mounted)
     }

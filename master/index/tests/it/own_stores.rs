@@ -202,21 +202,21 @@ fn who_mounted_a_store_is_known_after_it_is_gone() {
     let restored = restore(&snapshot(&rig.state));
     let own = |store, tenant| Some((store, Some(name(tenant))));
     for state in [&rig.state, &restored] {
-        let holders = [1, 2, 3, 4, 5].map(|store| state.holder(StoreId(store)));
-        assert_eq!(holders, [None, own("store-2", "a"), own("store-3", "b"), Some(("store-4", None)), None]);
+        let names = [1, 2, 3, 4, 5].map(|store| state.name_and_owner(StoreId(store)));
+        assert_eq!(names, [None, own("store-2", "a"), own("store-3", "b"), Some(("store-4", None)), None]);
     }
     let bytes = snapshot(&rig.state);
     assert_eq!(bytes, snapshot(&restored));
-    assert_golden("snapshot/holders.bin", bytes[7], &bytes);
+    assert_golden("snapshot/last_names.bin", bytes[7], &bytes);
 
     // The next mount counts, and an earlier version of the cluster knows of none.
     let again = MountStore { epoch: SegmentEpoch(900), ..owned(1, "b", MIB) };
     assert_eq!(rig.mount(again), Code::Ok);
-    assert_eq!(rig.state.holder(StoreId(1)), own("store-1", "b"));
+    assert_eq!(rig.state.name_and_owner(StoreId(1)), own("store-1", "b"));
     let mut rig = Rig::with_stores(&[MIB]);
     assert_eq!(rig.mount(proven(4, MIB)), Code::Ok);
     rig.drop_store(4);
-    assert_eq!(rig.state.holder(StoreId(4)), None);
+    assert_eq!(rig.state.name_and_owner(StoreId(4)), None);
 }
 
 #[test]
@@ -228,6 +228,6 @@ fn a_tenant_that_mounts_one_id_after_another_does_not_free_those_of_common_store
         assert_eq!(rig.mount(owned(store, "a", MIB)), Code::Ok);
         rig.drop_store(store);
     }
-    assert_eq!(rig.state.holder(StoreId(4)), Some(("store-4", None)));
-    assert_eq!(rig.state.holder(StoreId(10)), None, "more are not remembered than there is room for");
+    assert_eq!(rig.state.name_and_owner(StoreId(4)), Some(("store-4", None)));
+    assert_eq!(rig.state.name_and_owner(StoreId(10)), None, "more are not remembered than there is room for");
 }

@@ -685,6 +685,9 @@ pub struct MountStoreReply {
     pub heartbeat_ms: u64,
     #[prost(bytes = "bytes", tag = "3")]
     pub cluster_id: ::prost::bytes::Bytes,
+    /// Order of the mount among allocations: puts that begin later are of higher orders. 0: the master does not say it.
+    #[prost(uint64, tag = "4")]
+    pub order: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnmountStoreRequest {

@@ -43,9 +43,9 @@ pub use bounds::use_small_bounds;
 pub use command::{
     AUDIT_SINCE, AuditedCall, AuditedResult, CLUSTER_VERSION, Change, Command, DecodeError, Endpoint,
     EvictItem, KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE, Op, PROOFS_SINCE, Pin, PlacedReplica,
-    PrincipalRecord, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, ReadPolicy,
-    ReadPolicyError, RemoveItem, Request, Response, SECURITY_SINCE, SecurityChange, Settings, Stamp,
-    StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
+    PrincipalRecord, ProvenEnd, PutEndItem, PutEnded, PutStartItem, PutStarted, Quota, RESTARTS_SINCE,
+    ReadPolicy, ReadPolicyError, RemoveItem, Request, Response, SECURITY_SINCE, SecurityChange, Settings,
+    Stamp, StartKey, TenantPolicy, TenantPolicyError, reuse_epoch,
 };
 pub use key::{GroupId, KeyHash, TenantName};
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};

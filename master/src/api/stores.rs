@@ -30,6 +30,7 @@ pub(super) async fn mount(
         cluster_time_ms: mounted.time.0,
         heartbeat_ms: u64::try_from(mounted.heartbeat.as_millis()).unwrap_or(u64::MAX),
         cluster_id: bytes(&services.coordinator.cluster().to_bytes()),
+        order: mounted.order,
     })
 }
 

@@ -7,5 +7,9 @@ pub const STORE_NAME: &str = "name";
 /// tenant's credential.
 pub const STORE_TENANT: &str = "tenant";
 
+/// Number of the process that serves the store's memory, among those that have served this epoch one after the other. A store
+/// without it is served by the process that drew the epoch, which is number 1.
+pub const STORE_INCARNATION: &str = "incarnation";
+
 /// Newest format of grants that the store reads, as a number. A store without it reads the older format alone.
 pub const GRANT_FORMAT: &str = "grant-format";

@@ -30,7 +30,7 @@ mod token;
 pub use addr::{HostPort, ParseAddressError, parse_list};
 pub use clock::{Clock, ClusterTime};
 pub use code::{Code, UnknownCode};
-pub use endpoint::{GRANT_FORMAT, STORE_NAME, STORE_TENANT};
+pub use endpoint::{GRANT_FORMAT, STORE_INCARNATION, STORE_NAME, STORE_TENANT};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use limits::{

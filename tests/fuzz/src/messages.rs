@@ -420,6 +420,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 cluster_time_ms: 70_000,
                 heartbeat_ms: 200,
                 cluster_id: id(&CLUSTER.to_bytes()),
+                order: 3 << 32,
             },
             |mount| mc_store::fuzz::cluster_time(&mount.cluster_id, mount.cluster_time_ms),
         ),

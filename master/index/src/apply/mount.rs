@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mc_types::{Code, GrantKey, SegmentEpoch, StoreId};
 
-use crate::command::{KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE};
+use crate::command::{KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE, RESTARTS_SINCE};
 use crate::state::State;
 use crate::stores::{EarlierKey, Mounted, Segment, Store, is_mountable, owner};
 
@@ -44,8 +44,9 @@ impl State {
     /// segments may come and go.
     ///
     /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. A key is not
-    /// followed by the one before it. The owner stays. So a mount that arrives late, after a newer one, changes nothing: it
-    /// lacks a segment, or has one that was unmounted or the earlier key, and is refused.
+    /// followed by the one before it, and a process of the store by none before it. The owner stays. So a mount that arrives late,
+    /// after a newer one, changes nothing: it is of an earlier process, lacks a segment, or has one that was unmounted or the
+    /// earlier key, and is refused.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
         let Some(old) = &store.mounted else { return Code::InvalidParams };
@@ -54,6 +55,9 @@ impl State {
         let Some(earlier_key) = self.earlier_key(old, mount) else { return Code::InvalidParams };
         // The objects that it holds are of this owner.
         if self.cluster_version >= OWN_STORES_SINCE && owner(&old.mount) != owner(mount) {
+            return Code::InvalidParams;
+        }
+        if self.cluster_version >= RESTARTS_SINCE && mount.incarnation() < old.mount.incarnation() {
             return Code::InvalidParams;
         }
         if mount.segments.len() < known || !old.mount.segments.iter().zip(&mount.segments).all(follows) {

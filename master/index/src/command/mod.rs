@@ -32,8 +32,8 @@ pub use request::Request;
 pub use response::{PlacedReplica, PutEnded, PutStarted, Response};
 pub use security::{PrincipalRecord, SECURITY_SINCE, SecurityChange};
 pub use settings::{
-    CLUSTER_VERSION, KEY_CHANGES_SINCE, OWN_STORES_SINCE, PROOFS_SINCE, Quota, ReadPolicy, ReadPolicyError,
-    Settings, TenantPolicy, TenantPolicyError,
+    CLUSTER_VERSION, KEY_CHANGES_SINCE, OWN_STORES_SINCE, PROOFS_SINCE, Quota, RESTARTS_SINCE, ReadPolicy,
+    ReadPolicyError, Settings, TenantPolicy, TenantPolicyError,
 };
 
 pub(crate) const COMMAND_FORMAT: u8 = 8;

@@ -1,6 +1,8 @@
 //! Operations on the index, and the items of their batches.
 
-use mc_types::{ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, SegmentEpoch, StoreId};
+use mc_types::{
+    ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, STORE_INCARNATION, SegmentEpoch, StoreId,
+};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -271,6 +273,18 @@ pub struct MountStore {
     pub segments: Vec<u64>,
     /// host:port of its HTTP server.
     pub http: String,
+}
+
+impl MountStore {
+    /// Returns the number of the store's process among those that have served this epoch one after the other, counted from 1, which a
+    /// mount that names none is of. 0 if what it names is no number.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        let mut attributes = self.endpoints.iter().flat_map(|endpoint| &endpoint.attributes);
+        attributes
+            .find(|(name, _)| name == STORE_INCARNATION)
+            .map_or(1, |(_, number)| number.parse().unwrap_or(0))
+    }
 }
 
 /// One way to reach a store's memory.

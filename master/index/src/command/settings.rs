@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 ///   settings ([`SECURITY_SINCE`](super::SECURITY_SINCE)). Entries may name their calls ([`AUDIT_SINCE`](super::AUDIT_SINCE)). A
 ///   mounted store may change the key of its grants ([`KEY_CHANGES_SINCE`]), and a store may be the memory of one tenant
 ///   ([`OWN_STORES_SINCE`]).
-pub const CLUSTER_VERSION: u32 = 3;
+/// - 4: a store that was restarted may mount the memory that its last process has left ([`RESTARTS_SINCE`]).
+pub const CLUSTER_VERSION: u32 = 4;
 
 /// Cluster version from which leaders end a put only if its stores have proven that they wrote it, by an
 /// [`Op::PutEndProven`](super::Op::PutEndProven).
@@ -28,6 +29,10 @@ pub const KEY_CHANGES_SINCE: u32 = 3;
 
 /// Cluster version from which a store may be the memory of one tenant, and gets that tenant's objects alone.
 pub const OWN_STORES_SINCE: u32 = 3;
+
+/// Cluster version from which one process of a store after the other may serve the same epoch: a mount by an earlier one, which
+/// arrives late, is refused.
+pub const RESTARTS_SINCE: u32 = 4;
 
 /// Replicated settings: everything that changes the answers of `apply` or of a leader. Formation seeds them from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

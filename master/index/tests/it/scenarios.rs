@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    KeyHash, MountStore, Op, Pin, ProvenEnd, PutEndItem, PutStartItem, Quota, Response, Settings,
+    Endpoint, KeyHash, MountStore, Op, Pin, ProvenEnd, PutEndItem, PutStartItem, Quota, RESTARTS_SINCE,
+    Response, Settings, State,
 };
-use mc_types::{ClusterTime, Code, GrantKey, MAX_NAMED_STORES, PinAction, PutId, PutMode, StoreId};
+use mc_types::{
+    ClusterTime, Code, GrantKey, MAX_NAMED_STORES, PinAction, PutId, PutMode, STORE_INCARNATION, StoreId,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -428,6 +431,35 @@ fn a_store_changes_the_key_of_its_grants_and_the_earlier_one_counts_for_two_minu
     assert_eq!((rig.mount(with(9)), keys(&rig)), (Code::Ok, (9, Some(8))), "an answer was lost");
     let other_epoch = MountStore { epoch: 102.into(), ..with(7) };
     assert_eq!((rig.mount(other_epoch), keys(&rig)), (Code::Ok, (7, None)));
+}
+
+#[test]
+fn a_restarted_store_mounts_what_it_holds_and_no_earlier_process_of_it_does() {
+    let mut rig = Rig::with_stores(&[MIB]);
+    // The key of each process is its own.
+    let by = |process: u8| {
+        let attributes = vec![(STORE_INCARNATION.to_owned(), process.to_string())];
+        let endpoints = vec![Endpoint { attributes, ..endpoint("tcp") }];
+        MountStore { grant_key: GrantKey([process; 32]), endpoints, ..mount(1, 101, &[MIB]) }
+    };
+    rig.apply(Op::SetClusterVersion(RESTARTS_SINCE));
+    rig.put(1, "k", 1000);
+    for process in [2, 3, 3] {
+        assert_eq!(rig.mount(by(process)), Code::Ok);
+    }
+    assert_eq!(rig.version("k"), Some(1), "what it holds stays");
+    let store = |state: &State| {
+        let store = state.store(StoreId(1)).unwrap();
+        (store.grant_key.0[0], store.earlier_key.map(|key| key.0[0]))
+    };
+    assert_eq!(store(&rig.state), (3, Some(2)), "receipts of the process before count");
+    for process in [0, 1, 2] {
+        assert_eq!(rig.mount(by(process)), Code::InvalidParams, "a mount of {process} that arrives late");
+    }
+    let first = MountStore { grant_key: GrantKey([9; 32]), ..mount(1, 101, &[MIB]) };
+    assert_eq!(rig.mount(first), Code::InvalidParams, "the first process names no number");
+    assert_eq!(store(&restore(&snapshot(&rig.state))), (3, Some(2)));
+    assert_eq!(rig.mount(mount(1, 102, &[MIB])), Code::Ok, "another epoch counts from 1");
 }
 
 #[test]

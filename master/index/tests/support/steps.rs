@@ -4,7 +4,9 @@ use mc_index::{
     Command, EvictItem, GroupId, KeyHash, Op, PutEndItem, PutStartItem, Quota, RemoveItem, Settings, Stamp,
     TenantPolicy,
 };
-use mc_types::{ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, SegmentEpoch, StoreId};
+use mc_types::{
+    ClusterTime, GrantKey, PinAction, PutId, PutMode, Replication, STORE_INCARNATION, SegmentEpoch, StoreId,
+};
 use proptest::prelude::*;
 
 use super::{TERM, endpoint, mount};
@@ -40,7 +42,7 @@ pub enum Act {
     DropReplicas { store: u64, items: Vec<Remove> },
     Tenant(Option<(u64, u64)>),
     KeyValue { key: u8, value: Option<u8> },
-    Mount { store: u64, epoch: u64, layout: u8, rdma: bool, renamed: bool, key: u8 },
+    Mount { store: u64, epoch: u64, layout: u8, rdma: bool, renamed: bool, key: u8, process: u64 },
     Drop { store: u64, epoch: u64 },
     Sweep(u32),
     Settings { put_deadline_max_ms: u64, registered: bool, objects: u64 },
@@ -129,8 +131,16 @@ fn act() -> impl Strategy<Value = Act> {
             lease,
         })
     };
-    let mounted =
-        (1..=STORES, 0..6u64, 0..4u8, prop::bool::weighted(0.3), prop::bool::weighted(0.1), grant_key());
+    let process = prop_oneof![6 => Just(1u64), 1 => 2..4u64];
+    let mounted = (
+        1..=STORES,
+        0..6u64,
+        0..4u8,
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.1),
+        grant_key(),
+        process,
+    );
     prop_oneof![
         4 => Just(Act::Tick),
         24 => prop::collection::vec(start(), 1..5).prop_map(Act::Start),
@@ -141,8 +151,8 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(items, lease)| Act::Evict { items, lease }),
         3 => (prop::collection::vec(0..KEYS, 0..4), 0..5u32, 0..3u32)
             .prop_map(|(keys, epoch, once_share)| Act::Note { keys, epoch, once_share }),
-        8 => mounted.prop_map(|(store, epoch, layout, rdma, renamed, key)| {
-            Act::Mount { store, epoch, layout, rdma, renamed, key }
+        8 => mounted.prop_map(|(store, epoch, layout, rdma, renamed, key, process)| {
+            Act::Mount { store, epoch, layout, rdma, renamed, key, process }
         }),
         2 => (1..=STORES, 0..6u64).prop_map(|(store, epoch)| Act::Drop { store, epoch }),
         4 => (0..5u32).prop_map(Act::Sweep),
@@ -224,7 +234,7 @@ impl Script {
                 let keys = keys.iter().map(|nth| KeyHash::of(TENANT, &key(*nth))).collect();
                 Op::NoteReuse { keys, epoch: *epoch, once_share: *once_share }
             }
-            &Act::Mount { store, epoch, layout, rdma, renamed, key } => {
+            &Act::Mount { store, epoch, layout, rdma, renamed, key, process } => {
                 let layouts: [&[u64]; 4] = [&[1 << 20], &[150_000, 300_000], &[8192], &[40_000, 0]];
                 let mut mount = mount(store, epoch, layouts[usize::from(layout)]);
                 // Segments come and go, in an order in which some mounts are refused.
@@ -247,6 +257,10 @@ impl Script {
                     mount.name.push('x');
                 }
                 mount.grant_key = GrantKey([key; 32]);
+                if process > 1 {
+                    let number = (STORE_INCARNATION.to_owned(), process.to_string());
+                    mount.endpoints[0].attributes.push(number);
+                }
                 Op::MountStore(mount)
             }
             &Act::Drop { store, epoch } => {

@@ -1,5 +1,5 @@
 use mc_index::Response;
-use mc_log::Proposal;
+use mc_log::{LogId, Proposal};
 use openraft::errors::{ClientWriteError, RaftError};
 
 use super::RaftNode;
@@ -16,7 +16,7 @@ pub enum ProposeError {
 }
 
 impl RaftNode {
-    /// Writes a command to the logs of a majority, and returns its response once it is applied here.
+    /// Writes a command to the logs of a majority, and returns its place and its response once it is applied here.
     ///
     /// # Errors
     /// [`ProposeError::NotLeader`] is definite: openraft redirects before it appends. An entry that was
@@ -25,11 +25,11 @@ impl RaftNode {
     pub fn propose(
         &self,
         proposal: Proposal,
-    ) -> impl Future<Output = Result<Response, ProposeError>> + Send + use<> {
+    ) -> impl Future<Output = Result<(LogId, Response), ProposeError>> + Send + use<> {
         let raft = self.raft().clone();
         async move {
             match raft.client_write(proposal).await {
-                Ok(written) => Ok(written.data),
+                Ok(written) => Ok((written.log_id, written.data)),
                 Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
                     Err(ProposeError::NotLeader)
                 }

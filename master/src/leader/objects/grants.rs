@@ -2,8 +2,8 @@ use std::collections::HashMap;
 
 use mc_index::{Endpoint, PlacedReplica, State};
 use mc_types::{
-    Access, ClusterId, ClusterTime, GRANT_FORMAT, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch,
-    StoreId,
+    Access, ClusterId, ClusterTime, GRANT_FORMAT, Grant, GrantKey, GrantedRange, STORE_INCARNATION,
+    SealedGrant, SegmentEpoch, StoreId,
 };
 
 /// A replica and its place in the grants of the same answer.
@@ -155,5 +155,5 @@ fn for_clients(endpoint: &Endpoint) -> Endpoint {
 }
 
 fn is_for_masters(attribute: &str) -> bool {
-    attribute == GRANT_FORMAT
+    matches!(attribute, GRANT_FORMAT | STORE_INCARNATION)
 }

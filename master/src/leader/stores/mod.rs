@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::{KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE, Request, Security, TenantName};
+use mc_index::{
+    Endpoint, KEY_CHANGES_SINCE, MountStore, OWN_STORES_SINCE, RESTARTS_SINCE, Request, Security, TenantName,
+};
 use mc_types::{ClusterTime, Code, DEFAULT_TENANT, MAX_TENANT_LEN, STORE_TENANT, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
@@ -22,6 +24,8 @@ pub(crate) struct MountReply {
     pub(crate) time: ClusterTime,
     /// Time between two heartbeats of the store.
     pub(crate) heartbeat: Duration,
+    /// Order of the mount among allocations.
+    pub(crate) order: u64,
 }
 
 /// Answer to a heartbeat.
@@ -61,14 +65,14 @@ impl Stores {
         let leading = self.coordinator.lead().await?;
         self.refuse_unfit(&mount, &leading)?;
         let (store, name) = (mount.store, mount.name.clone());
-        let code = self.coordinator.propose(&leading, &Request::mount_store(mount)).await?;
+        let (code, order) = self.coordinator.propose_in_order(&leading, &Request::mount_store(mount)).await?;
         match code {
             Code::Ok => {}
             Code::StoreEpochDead => {
                 return Err(Refusal::Store {
                     code,
                     message: format!(
-                        "store {store} mounts memory that was declared dead: it allocates again"
+                        "store {store} mounts memory that was declared dead: it offers it again, empty"
                     ),
                 });
             }
@@ -84,24 +88,36 @@ impl Stores {
         leading.liveness.mounted(store, leading.elapsed());
         self.refresh_suspect(&leading, store);
         tracing::info!(%store, name, "store mounted");
-        Ok(MountReply { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms) })
+        Ok(MountReply { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms), order })
     }
 
-    /// Refuses a tenant's store that the cluster does not know or that would change its owner ([`check_owner`]), and a second live
-    /// process with the same store id (a copied data directory): the two would take each other's memory away in turns.
+    /// Refuses memory that has outlived a process before the cluster can tell its processes apart, a tenant's store that the cluster
+    /// does not know or that would change its owner ([`check_owner`]), and a second live process with the same store id (a copied
+    /// data directory): the two would take each other's memory away in turns.
     fn refuse_unfit(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
         let (known, owner, version) = self.coordinator.read(|applied| {
             let store = applied.state.store(mount.store);
             let known = store.map(|store| (store.epoch, store.name.to_owned(), store.endpoints.to_vec()));
             (known, applied.state.owner(mount.store), applied.state.cluster_version())
         });
+        if mount.incarnation() > 1 && version < RESTARTS_SINCE {
+            return Err(Refusal::Store {
+                code: Code::StoreEpochDead,
+                message: format!(
+                    "store {} was restarted: the cluster runs as version {version}, and takes up memory that outlives a process from \
+                     version {RESTARTS_SINCE} on: upgrade all masters, then run `mcctl upgrade finish`",
+                    mount.store
+                ),
+            });
+        }
         let mounted = known.as_ref().filter(|(epoch, ..)| *epoch == mount.epoch).map(|_| owner);
-        check_owner(mount, mounted, version).map_err(Refusal::Invalid)?;
+        let refused = |message| Refusal::Store { code: Code::PermissionDenied, message };
+        check_owner(mount, mounted, version).map_err(refused)?;
         // Right after a failover, the mounted store counts as alive until it has had time to report.
         let alive = leading.liveness.state(mount.store, leading.elapsed()) == StoreState::Alive;
         match known {
             Some((epoch, name, endpoints))
-                if alive && epoch != mount.epoch && endpoints != mount.endpoints =>
+                if alive && epoch != mount.epoch && !are_at_one_place(&endpoints, &mount.endpoints) =>
             {
                 Err(Refusal::Store {
                     code: Code::SegmentAlreadyExists,
@@ -168,6 +184,12 @@ impl Stores {
     }
 }
 
+/// Whether two mounts have the same addresses. Their attributes differ between the processes of a store.
+fn are_at_one_place(one: &[Endpoint], other: &[Endpoint]) -> bool {
+    let place = |endpoint: &Endpoint| (endpoint.transport.clone(), endpoint.address.clone());
+    one.iter().map(place).eq(other.iter().map(place))
+}
+
 /// Checks that a cluster of this version may mount a store as the memory that its endpoints name. `mounted` is the owner of its
 /// epoch, if that is mounted. Returns why not.
 fn check_owner(mount: &MountStore, mounted: Option<Option<TenantName>>, version: u32) -> Result<(), String> {
@@ -192,8 +214,7 @@ fn check_owner(mount: &MountStore, mounted: Option<Option<TenantName>>, version:
     let owner = tenant.map(|tenant| TenantName::new(tenant.as_bytes()));
     match mounted {
         Some(mounted) if version >= OWN_STORES_SINCE && mounted != owner => Err(format!(
-            "store {store} ({name}) is mounted as {}, and can't become {} with what it holds: restart it, so that its memory is \
-             empty",
+            "store {store} ({name}) is mounted as {}, and can't become {} with what it holds: restart it with empty memory",
             memory_of(mounted),
             memory_of(owner)
         )),

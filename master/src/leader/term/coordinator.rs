@@ -245,6 +245,15 @@ impl Coordinator {
     /// # Errors
     /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
     pub(crate) async fn propose<A>(&self, leading: &Leading, request: &Request<A>) -> Result<A, Refusal> {
+        self.propose_in_order(leading, request).await.map(|(answer, _)| answer)
+    }
+
+    /// [`Self::propose`], which also returns the order of an allocation by the entry.
+    pub(crate) async fn propose_in_order<A>(
+        &self,
+        leading: &Leading,
+        request: &Request<A>,
+    ) -> Result<(A, u64), Refusal> {
         let command = request.encode(&leading.stamp());
         // A tick changes nothing by itself.
         let call = if matches!(request.op(), Op::Tick) { None } else { self.audited_call() };
@@ -257,7 +266,7 @@ impl Coordinator {
         let Some(call) = self.audited_call() else { return Ok(()) };
         let tick = Request::tick();
         let command = call.put_before(&tick.encode(&leading.stamp()));
-        self.propose_command(&tick, command).await
+        self.propose_command(&tick, command).await.map(|(answer, _)| answer)
     }
 
     /// Returns the call that this task works on, where all masters can read entries that name it.
@@ -267,7 +276,7 @@ impl Coordinator {
         (version >= AUDIT_SINCE).then_some(call)
     }
 
-    async fn propose_command<A>(&self, request: &Request<A>, bytes: Bytes) -> Result<A, Refusal> {
+    async fn propose_command<A>(&self, request: &Request<A>, bytes: Bytes) -> Result<(A, u64), Refusal> {
         let kind = Proposed::from(request.op());
         if bytes.len() > mc_types::MAX_COMMAND_BYTES {
             return Err(Refusal::Invalid(format!(
@@ -298,9 +307,10 @@ impl Coordinator {
             }
         };
         match written {
-            Ok(response) => {
+            Ok((log_id, response)) => {
                 self.metrics.committed(kind, self.clock.now().saturating_sub(proposed_at));
-                request.answer(response).ok_or_else(|| self.not_leader())
+                let answer = request.answer(response).ok_or_else(|| self.not_leader())?;
+                Ok((answer, allocation_order(log_id.leader_id.term, log_id.index)))
             }
             Err(ProposeError::NotLeader) => Err(self.not_leader()),
             Err(ProposeError::Unknown(why)) => Err(Refusal::Unknown(why)),

@@ -1,5 +1,6 @@
 mod grants;
 mod refused;
+mod restarts;
 mod streams;
 mod tenants;
 pub(crate) mod upgrade;

@@ -434,6 +434,9 @@ impl Model {
                 if !old.segments.iter().enumerate().all(kept) {
                     return Code::InvalidParams;
                 }
+                if self.cluster_version >= 4 && process(mount) < process(&old) {
+                    return Code::InvalidParams;
+                }
                 if old.grant_key != mount.grant_key {
                     let was_replaced =
                         self.earlier_keys.get(&mount.store).is_some_and(|(key, _)| *key == mount.grant_key);
@@ -476,4 +479,14 @@ impl Model {
             self.forgotten.insert(group);
         }
     }
+}
+
+/// The number of the process that mounts, among those of the epoch.
+fn process(mount: &MountStore) -> u64 {
+    let said = mount
+        .endpoints
+        .iter()
+        .flat_map(|endpoint| &endpoint.attributes)
+        .find(|(name, _)| name == "incarnation");
+    said.map_or(1, |(_, number)| number.parse().unwrap())
 }

@@ -259,7 +259,8 @@ impl Master for Fake {
             segments: request.segment_bytes,
         });
         let cluster_id = Bytes::copy_from_slice(&agreed.cluster.to_bytes());
-        Ok(Response::new(v1::MountStoreReply { cluster_time_ms: 1_000, heartbeat_ms: 20, cluster_id }))
+        let order = 7 << 32;
+        Ok(Response::new(v1::MountStoreReply { cluster_time_ms: 1_000, heartbeat_ms: 20, cluster_id, order }))
     }
 
     async fn unmount_store(

@@ -87,6 +87,18 @@ impl Authority {
         self.learned.notified()
     }
 
+    /// Returns once something was learned.
+    pub(crate) async fn known(&self) {
+        loop {
+            // Created before the look, so that nothing is missed in between.
+            let learned = self.learned();
+            if self.times().is_some() {
+                return;
+            }
+            learned.await;
+        }
+    }
+
     /// Returns the cluster and its time: last heard plus the local monotonic time since; `None` before the first.
     #[must_use]
     pub fn now(&self) -> Option<(ClusterId, ClusterTime)> {

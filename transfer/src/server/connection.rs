@@ -7,6 +7,8 @@ use crate::control::server::{Closed, Exchange, Proofs, Refusal, Socket, check};
 use crate::control::wire::{HELLO_LEN, Hello, HelloReply, NONCE_SINCE, REQUEST_LEN, Request};
 use crate::path::server::ConnectionPaths;
 
+/// Longest wait of a client for the first word of a master, which a store that has just started hears within a moment.
+const HEARD_WITHIN: Duration = Duration::from_millis(200);
 /// Time without a request after which a connection frees its buffers, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 
@@ -100,7 +102,12 @@ impl<'a> Connection<'a> {
         let served = &self.server.served;
         let admitted = self.server.check_peer(self.exchange.socket.peer());
         let check = || check::check_hello(served.identity, served.authority.times(), &hello);
-        match admitted.and_then(|taken| Ok((taken, check()?))) {
+        let mut checked = admitted.clone().and_then(|taken| Ok((taken, check()?)));
+        if checked == Err(Refusal::NotReady) {
+            let _ = tokio::time::timeout(HEARD_WITHIN, served.authority.known()).await;
+            checked = admitted.and_then(|taken| Ok((taken, check()?)));
+        }
+        match checked {
             Ok((taken, version)) => {
                 self.server.note_tolerated(&self.exchange.socket);
                 self.proofs.taken = taken;

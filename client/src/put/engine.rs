@@ -459,6 +459,11 @@ impl<'c> PutBatch<'c> {
                 Ok(Code::ObjectAlreadyExists) => rounds.push(PutStep::Done(put.at, Ok(Put::AlreadyExists))),
                 // A try without an answer may have ended the put. Only the object itself can tell.
                 Ok(Code::PutGone) if answer.repeated || put.maybe_ended => open.push(put),
+                // A receipt was of a process two before the present one of its store, or the store gives none.
+                Ok(Code::NotProven) if !put.again && Instant::now() < self.deadline => {
+                    self.core.revokes.add(&[put.put]);
+                    rounds.push(PutStep::Again(put.another()));
+                }
                 // `TRANSFER_FAIL`: all stores that it was written to were unmounted before. It never made an object, whichever
                 // try was answered, so it is put again.
                 Ok(code @ (Code::PutGone | Code::TransferFail))
@@ -470,7 +475,8 @@ impl<'c> PutBatch<'c> {
                 }
                 Ok(Code::NotProven) => {
                     self.core.revokes.add(&[put.put]);
-                    let why = "no store has given a receipt for the bytes: stores of older builds give none, upgrade them";
+                    let why = "no store has given a receipt that counts: stores of older builds give none, upgrade them; that of a \
+                               store that was restarted twice since counts no more";
                     let error = item_error_with("put end", Code::NotProven, why);
                     rounds.push(PutStep::Done(put.at, Err(error)));
                 }

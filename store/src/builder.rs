@@ -48,6 +48,13 @@ impl Builder {
         self
     }
 
+    /// Sets a directory on a tmpfs in which the memory outlives the process: the next one with the same [data
+    /// directory](Self::data_dir) serves what is there.
+    pub fn segment_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.config.segment_dir = Some(dir.into());
+        self
+    }
+
     /// Sets the listen address for clients that read and write the memory. Default: a free port on every address.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.config.listen = address;

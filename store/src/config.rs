@@ -2,7 +2,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use mc_transfer::{DataEncryption, RdmaDevices, RdmaOptions, ShmAccess, Transports};
-use mc_types::{ByteSize, HostPort, ParseAddressError};
+use mc_types::{ByteSize, HostPort, MAX_SEGMENTS, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
 pub(crate) const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
@@ -25,6 +25,9 @@ pub struct Config {
     /// Directory for the id of the store; the memory itself is never written to disk. `None`: the store gets a new id at
     /// each start.
     pub data_dir: Option<PathBuf>,
+    /// Directory on a tmpfs in which the memory outlives the process: the next one of the same `data_dir` serves what is there. `None`:
+    /// the memory ends with the process.
+    pub segment_dir: Option<PathBuf>,
     /// Name for display. `None`: the host name if the store's certificate covers it, else the certificate's own and the port of
     /// `listen`; without one the host name and that port.
     pub name: Option<String>,
@@ -50,6 +53,7 @@ impl Default for Config {
             advertise: None,
             http_port: None,
             data_dir: None,
+            segment_dir: None,
             name: None,
             shm: ShmAccess::default(),
             transport: Transports::default(),
@@ -73,6 +77,12 @@ pub enum InvalidConfig {
     /// The segments add up to more bytes than an address can name.
     #[error("the segments add up to more than 2^63 bytes")]
     TooMuch,
+    /// The store has used up the numbers of segments.
+    #[error("a store has at most {MAX_SEGMENTS} segments, those included that were unmounted")]
+    TooManySegments,
+    /// Memory can't be kept for a store that gets a new id at each start.
+    #[error("memory is kept for a store that has a data directory: name one")]
+    KeptWithoutId,
     /// The list of masters is empty.
     #[error("the list of masters is empty: name at least one, such as 10.0.0.1:50051")]
     NoMasters,
@@ -109,6 +119,9 @@ impl Config {
         }
         if self.lent_bytes() > i64::MAX as u64 {
             return Err(InvalidConfig::TooMuch);
+        }
+        if self.segment_dir.is_some() && self.data_dir.is_none() {
+            return Err(InvalidConfig::KeptWithoutId);
         }
         if self.masters.is_empty() {
             return Err(InvalidConfig::NoMasters);

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
 use mc_net::Tls;
 use mc_transfer::{
     Authority, Counters, DataEncryption, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds,
-    Segment, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
+    Segment, SegmentDir, ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, GrantKey, MAX_GRANT_LIFETIME, SegmentNumber, StoreId, TlsLevel};
 use parking_lot::Mutex;
@@ -24,6 +25,8 @@ use crate::transports::TransportReport;
 pub(crate) struct Data {
     store: StoreId,
     memory: Arc<Memory>,
+    /// Directory in which the memory outlives this process, until the store has stopped.
+    dir: ArcSwapOption<SegmentDir>,
     max_connections: usize,
     max_pairs: usize,
     offer: Offer,
@@ -33,7 +36,6 @@ pub(crate) struct Data {
     runtime: Handle,
     request_seconds: RequestSeconds,
     serving: Mutex<Option<Serving>>,
-    /// Shared with what serves the memory.
     /// Totals of the servers of earlier epochs.
     before: Mutex<Totals>,
 }
@@ -108,10 +110,10 @@ pub struct Totals {
 }
 
 impl Data {
-    /// Prepares to serve `memory` on a bound, non-blocking listener. Nothing is served before [`Served::register`].
+    /// Prepares to serve memory on a bound, non-blocking listener. Nothing is served before [`Self::serve_under`].
     pub(crate) fn new(
         store: StoreId,
-        memory: Arc<Memory>,
+        (memory, dir): (Arc<Memory>, Option<Arc<SegmentDir>>),
         authority: Arc<Authority>,
         listener: std::net::TcpListener,
         runtime: Handle,
@@ -123,6 +125,7 @@ impl Data {
         Self {
             store,
             memory,
+            dir: dir.into(),
             max_connections,
             max_pairs,
             offer,
@@ -153,16 +156,31 @@ impl Data {
         &self.memory
     }
 
+    /// Returns the directory in which the memory outlives this process.
+    pub(crate) fn dir(&self) -> Option<Arc<SegmentDir>> {
+        self.dir.load_full()
+    }
+
+    /// Leaves the memory to the next process, once it is stopped. Handles of the store may live on, and must not keep the directory.
+    pub(crate) fn leave(&self) {
+        self.memory.clear();
+        self.dir.store(None);
+    }
+
     /// Serves a further segment.
-    pub(crate) fn add(&self, segment: Arc<Segment>) {
+    pub(crate) fn add(&self, segment: Arc<Segment>) -> std::io::Result<()> {
         // The lock keeps a server from starting with the segments of before.
         let serving = self.serving.lock();
+        if let Some(dir) = &*self.dir.load() {
+            dir.add(&segment)?;
+        }
         self.memory.add(segment.clone());
         self.register_with_cards(segment.clone());
         if let Some(serving) = &*serving {
             serving.server.lend(segment);
             serving.server.raise_max_fence_bytes(fence_limit(self.memory.bytes()));
         }
+        Ok(())
     }
 
     /// Registers all segments with the RDMA devices, in the background: until that is done their bytes go over TCP.
@@ -217,11 +235,21 @@ impl Data {
         ]
     }
 
+    /// Notes that a segment is about to be unmounted.
+    pub(crate) fn give_up(&self, number: SegmentNumber) {
+        if let Some(dir) = &*self.dir.load() {
+            dir.give_up(number);
+        }
+    }
+
     fn remove(&self, number: SegmentNumber) {
         let serving = self.serving.lock();
         let removed = self.memory.remove(number);
         let withdrawn = serving.as_ref().and_then(|serving| serving.server.withdraw(number));
         drop(serving);
+        if let Some(dir) = &*self.dir.load() {
+            dir.remove(number);
+        }
         if let Some(removed) = removed {
             tracing::info!(segment = number, bytes = removed.len(), "unmounted a segment");
             // Neither heartbeats nor transfers may wait for it.
@@ -249,6 +277,18 @@ impl Data {
             }
             let mut before = self.before.lock();
             *before = before.plus(Totals::of(serving.server.counters()));
+        }
+    }
+
+    /// Serves the memory, which no server serves now, under `registration`.
+    pub(crate) async fn serve_under(&self, registration: Registration) {
+        loop {
+            match self.begin(registration) {
+                Ok(()) => return,
+                // Usually the process is out of descriptors; transfers that end free some.
+                Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -394,24 +434,41 @@ impl Served for Data {
 
     fn learn(&self, cluster: ClusterId, time: ClusterTime) {
         self.authority.learn(cluster, time);
+        if let Some(dir) = &*self.dir.load() {
+            dir.note_time(time);
+        }
+    }
+
+    fn announce(&self, cluster: Option<ClusterId>) {
+        if let Some(dir) = &*self.dir.load() {
+            dir.note_cluster(cluster);
+        }
+    }
+
+    fn refuse_writes_up_to(&self, order: u64) {
+        if let Some(serving) = &*self.serving.lock() {
+            serving.server.refuse_writes_up_to(order);
+        }
+    }
+
+    fn highest_order(&self) -> Option<u64> {
+        self.dir.load().as_ref().map(|dir| dir.highest_order())
     }
 
     fn register(&self, registration: Registration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.stop().await;
+            // Nobody reads or writes now. The old epoch ends before the memory serves another one.
+            let dir = self.dir();
+            let note = |epoch| dir.iter().for_each(|dir| dir.note_epoch(epoch));
+            note(None);
             let segments = self.memory.segments();
             let renew = move || segments.iter().for_each(|segment| segment.renew());
             if !matches!(self.runtime.spawn(mc_durable::blocking(renew)).await, Ok(Ok(()))) {
                 tracing::error!("preparing the segments for a new epoch panicked; serving them all the same");
             }
-            loop {
-                match self.begin(registration) {
-                    Ok(()) => return,
-                    // Usually the process is out of descriptors; transfers that end free some.
-                    Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            note(Some(registration.epoch));
+            self.serve_under(registration).await;
         })
     }
 }

@@ -11,9 +11,6 @@ const FILE: SmallFile = SmallFile { magic: *b"mcSI", version: 1 };
 const STORE: usize = 8;
 const CLUSTER: usize = 16;
 
-/// Longest wait for a previous process that still holds the directory.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-
 /// A store's data directory, locked by this process; or none, and an id that ends with the process.
 #[derive(Debug)]
 pub(crate) struct DataDir {
@@ -30,12 +27,13 @@ struct Kept {
 }
 
 impl DataDir {
-    /// Reads the directory, or initializes it with a fresh store id. Without a directory the id is fresh each time.
-    pub(crate) fn open(dir: Option<&Path>) -> Result<Self, DurableError> {
+    /// Reads the directory, or initializes it with a fresh store id. Without a directory the id is fresh each time. Waits up to
+    /// `patience` for a process that still holds the directory.
+    pub(crate) fn open(dir: Option<&Path>, patience: Duration) -> Result<Self, DurableError> {
         let Some(dir) = dir else {
             return Ok(Self { store: StoreId::random(), cluster: None, kept: None });
         };
-        let lock = DirectoryLock::acquire_within(dir, LOCK_PATIENCE)?;
+        let lock = DirectoryLock::acquire_within(dir, patience)?;
         let path = dir.join("identity");
         let damaged = || DurableError::Damaged { path: path.clone(), why: "it has another length" };
         let (store, cluster) = match FILE.read(&path)? {
@@ -85,16 +83,16 @@ mod tests {
     #[test]
     fn a_store_keeps_its_id_and_its_cluster() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DataDir::open(Some(dir.path())).unwrap();
+        let first = DataDir::open(Some(dir.path()), Duration::ZERO).unwrap();
         let store = first.store();
         assert_eq!(first.cluster(), None);
         first.keep_cluster(ClusterId(7)).unwrap();
         assert!(
-            matches!(DataDir::open(Some(dir.path())), Err(DurableError::Locked { .. })),
+            matches!(DataDir::open(Some(dir.path()), Duration::ZERO), Err(DurableError::Locked { .. })),
             "one process a directory"
         );
         drop(first);
-        let again = DataDir::open(Some(dir.path())).unwrap();
+        let again = DataDir::open(Some(dir.path()), Duration::ZERO).unwrap();
         assert_eq!((again.store(), again.cluster()), (store, Some(ClusterId(7))));
     }
 

@@ -1,10 +1,12 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use mc_durable::DurableError;
 use mc_net::TlsError;
-use mc_transfer::{AllocateError, NoRdma};
+use mc_transfer::{AllocateError, NoRdma, SegmentDirError};
+use mc_types::ByteSize;
 
 use crate::config::InvalidConfig;
 
@@ -24,6 +26,23 @@ pub enum StartError {
     /// The memory cannot be allocated.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
+    /// The segment directory can't be used.
+    #[error(transparent)]
+    SegmentDir(#[from] SegmentDirError),
+    /// The store would lend less than its last process has left.
+    #[error(
+        "{path} has {kept} of memory, and {asked} are asked for: ask for {kept} or more, and unmount a segment while the store runs, or \
+         free all of it with `mc-store --release {path}`",
+        path = path.display()
+    )]
+    Smaller {
+        /// The segment directory.
+        path: PathBuf,
+        /// Memory in it.
+        kept: ByteSize,
+        /// Memory to lend.
+        asked: ByteSize,
+    },
     /// RDMA was asked for and can't be used.
     #[error("RDMA was asked for: {0}")]
     Rdma(NoRdma),

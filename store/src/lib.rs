@@ -23,6 +23,7 @@ pub mod fuzz;
 mod link;
 mod masters;
 mod segments;
+mod start;
 mod state;
 mod store;
 mod transports;
@@ -38,10 +39,10 @@ pub use mc_net::{
     TcpNetwork, Tls, TlsError, TlsNetwork,
 };
 pub use mc_transfer::{
-    AllocateError, Checksum, DataEncryption, DeviceError, LostMemory, Memory, NoRdma,
+    AllocateError, Checksum, DataEncryption, DeviceError, LostMemory, Memory, NoRdma, NotKept,
     ParseDataEncryptionError, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
-    ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, RequestSeconds, Segment, ShmAccess,
-    Transports,
+    ParseTransportsError, RawBytes, RdmaDevices, RdmaOptions, ReadBuffer, RequestSeconds, Segment,
+    SegmentDirError, ShmAccess, Transports,
 };
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseLevelError, ParseSizeError,
@@ -49,6 +50,6 @@ pub use mc_types::{
     TlsLevel, TokenHash,
 };
 pub use segments::{SegmentError, Segments};
-pub use state::{StoreReport, StoreStatus};
+pub use state::{MemoryStart, StoreReport, StoreStatus};
 pub use store::{Opened, Store, Surroundings};
 pub use transports::TransportReport;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_transfer::{AllocateError, Segment};
+use mc_transfer::AllocateError;
 use mc_types::{ByteSize, MAX_SEGMENTS, SegmentNumber};
 use tracing::info;
 
 use crate::config::SMALLEST_SEGMENT;
+use crate::start::allocate;
 use crate::state::{Serving, StoreState};
 
 /// Mounts further segments of a store and unmounts segments, while the store serves. Clones are handles of the same
@@ -27,7 +28,8 @@ pub enum SegmentError {
     Small(ByteSize),
     /// The store has used up its numbers.
     #[error(
-        "the store has mounted {MAX_SEGMENTS} segments since it started, and numbers are not used again: restart it"
+        "the store has mounted {MAX_SEGMENTS} segments, and numbers are not used again: restart it with \
+         empty memory"
     )]
     TooMany,
     /// The memory cannot be allocated.
@@ -82,13 +84,13 @@ impl Segments {
         if place >= MAX_SEGMENTS {
             return Err(SegmentError::TooMany);
         }
-        let (lent, bytes) = (memory.bytes(), size.0);
-        let allocate = move || Segment::allocate_beside(lent, number, bytes, &mut |_| {});
+        let (lent, dir, bytes) = (memory.bytes(), serving.data.dir(), size.0);
+        let allocate = move || allocate(dir.as_deref(), lent, number, bytes, &mut |_| {});
         let allocated = tokio::task::spawn_blocking(allocate).await;
         let segment = allocated.map_err(|failed| SegmentError::Failed(failed.to_string()))??;
         self.serving()?;
         // It is served before the masters know it: they grant access to it as soon as they do.
-        serving.data.add(segment);
+        serving.data.add(segment).map_err(|error| SegmentError::Failed(error.to_string()))?;
         serving.link.want_mounted(bytes);
         info!(segment = number, bytes, "serving a further segment");
         drop(adding);
@@ -113,7 +115,10 @@ impl Segments {
                 Some(0) if is_there => Ok(()),
                 None | Some(0) => Err(SegmentError::Unknown(number)),
                 Some(_) if others.count() == 0 => Err(SegmentError::Last(number)),
-                Some(_) => Ok(()),
+                Some(_) => {
+                    serving.data.give_up(number);
+                    Ok(())
+                }
             }
         })?;
         info!(segment = number, "unmounting a segment");

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mc_net::{CallerRecord, CallerRecords};
+use mc_transfer::NotKept;
 use mc_types::{ByteSize, ClusterId, HostPort, SegmentEpoch, StoreId, TokenHash};
 use tokio::sync::watch;
 
@@ -22,9 +23,22 @@ pub(crate) struct StoreState {
     pub(crate) masters: watch::Sender<Vec<HostPort>>,
     allocated: AtomicU64,
     serving: OnceLock<Serving>,
+    start: OnceLock<MemoryStart>,
     /// One segment is added at a time.
     pub(crate) adding: tokio::sync::Mutex<()>,
     stopped: AtomicBool,
+}
+
+/// How a store came to its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryStart {
+    /// It allocated it, and keeps none.
+    Allocated,
+    /// It allocated it, because its segment directory has nothing for it.
+    Cold(NotKept),
+    /// It took up what its last process has left.
+    Warm,
 }
 
 /// Parts of a store that serve once its memory is allocated.
@@ -43,6 +57,7 @@ impl StoreState {
             masters: watch::Sender::new(masters),
             allocated: AtomicU64::new(0),
             serving: OnceLock::new(),
+            start: OnceLock::new(),
             adding: tokio::sync::Mutex::default(),
             stopped: AtomicBool::new(false),
         }
@@ -55,6 +70,13 @@ impl StoreState {
 
     pub(crate) fn allocated(&self) -> ByteSize {
         ByteSize(self.allocated.load(Ordering::Relaxed))
+    }
+
+    /// Notes how it came to its memory. Called once.
+    pub(crate) fn note_start(&self, start: MemoryStart) {
+        if self.start.set(start).is_err() {
+            tracing::error!("a store was started twice");
+        }
     }
 
     /// Publishes the serving parts once the memory is allocated and served. Called once.
@@ -168,6 +190,7 @@ impl StoreStatus {
             fence_limit_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().1),
             max_connections: serving.map_or(0, |serving| serving.data.max_connections()),
             transports: serving.map(|serving| serving.data.transports()).unwrap_or_default(),
+            start: state.start.get().cloned(),
             shut_out: serving.map_or(0, |serving| serving.data.authority().callers_shut_out()),
         }
     }
@@ -209,7 +232,7 @@ pub struct StoreReport {
     pub mounts: u64,
     /// Changes of the key that seals the grants on its memory.
     pub key_changes: u64,
-    /// Times that the masters dropped this memory and it was offered again.
+    /// Times that what the memory held was lost while the store ran, and it was offered again.
     pub dead_epochs: u64,
     /// Bytes, requests and connections since the store started.
     pub totals: Totals,
@@ -221,6 +244,8 @@ pub struct StoreReport {
     pub max_connections: usize,
     /// Transports, offered or not; none before the memory is served.
     pub transports: Vec<TransportReport>,
+    /// How it came to its memory, once it has.
+    pub start: Option<MemoryStart>,
     /// Number of identities and tokens that masters have shut out.
     pub shut_out: usize,
 }

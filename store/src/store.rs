@@ -1,10 +1,11 @@
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{AllocateError, Authority, DataEncryption, Memory, Rdma, RequestSeconds, Segment};
+use mc_transfer::{Authority, DataEncryption, Memory, Rdma, RequestSeconds, SegmentDir, SegmentDirError};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, SpiffeId, StoreId, TlsLevel};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
@@ -13,9 +14,10 @@ use crate::config::Config;
 use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
 use crate::error::{Port, StartError};
-use crate::link::{Advertised, Link, LinkConfig, LinkStatus, LinkTls, Registration, Served, StoreInfo};
+use crate::link::{Advertised, Link, LinkConfig, LinkStatus, LinkTls, StoreInfo};
 use crate::masters::MasterList;
 use crate::segments::Segments;
+use crate::start::{KEEPING_PATIENCE, PATIENCE, StartMemory, start_memory};
 use crate::state::{Serving, StoreState, StoreStatus};
 
 /// Resources that a store takes from its process, so that any process can embed one store and a test many.
@@ -51,7 +53,7 @@ impl Default for Surroundings {
 
 /// A running store: memory that is allocated, served, and mounted as soon as there is a leader.
 ///
-/// Dropping it stops it at once; [`Store::stop`] unmounts the memory at the masters first.
+/// Dropping it stops it at once; [`Store::stop`] unmounts the memory at the masters first, unless it is kept.
 pub struct Store {
     state: Arc<StoreState>,
     data_address: SocketAddr,
@@ -88,9 +90,9 @@ impl Opened {
         MasterList(self.state.clone())
     }
 
-    /// Allocates the memory, serves it, and returns. The store mounts it as soon as it finds a leader. `progress`
-    /// receives the bytes that are ready and the bytes in total. A runtime with a single thread allocates in place, and its
-    /// other tasks wait meanwhile.
+    /// Allocates the memory, or takes up what the last process has left, serves it, and returns. The store mounts it as soon as it
+    /// finds a leader. `progress` receives the bytes that are ready and the bytes in total. A runtime with a single thread allocates
+    /// in place, and its other tasks wait meanwhile.
     ///
     /// # Errors
     /// [`StartError`]
@@ -105,18 +107,19 @@ impl Opened {
         let Surroundings { network, tls_level, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
         let rdma = Rdma::for_process(config.transport, &config.rdma_devices, &config.rdma_options)?;
-        let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
+        let StartMemory { memory, dir, registration, announced } =
+            start_memory(&config, store, state.clone(), Box::new(progress)).await?;
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
         let tls = network.tls().cloned();
         // A store without certificates has nothing to leave out.
         let data_encryption = if tls.is_some() { config.data_encryption } else { DataEncryption::On };
         let offer = Offer { transports: config.transport, shm: config.shm, rdma, tls, data_encryption };
-        let data =
-            Arc::new(Data::new(store, memory.clone(), authority, listener, runtime, request_seconds, offer));
+        let lent = (memory.clone(), dir);
+        let data = Arc::new(Data::new(store, lent, authority, listener, runtime, request_seconds, offer));
+        data.serve_under(registration).await;
+        // Of memory that was taken up, each page is pinned by that for the first time, which takes a second for some GiB.
         data.register_all_with_cards();
-        let registration = Registration::draw();
-        data.register(registration).await;
         let status = Arc::new(LinkStatus::new(clock, cluster, registration.epoch, memory.sizes()));
         let info = StoreInfo {
             store,
@@ -130,6 +133,7 @@ impl Opened {
             network,
             info,
             registration,
+            announced,
             served: data.clone(),
             status: status.clone(),
             keep_cluster: Box::new(move |cluster| keep(&data_dir, cluster)),
@@ -149,14 +153,16 @@ impl fmt::Debug for Opened {
 }
 
 impl Store {
-    /// Locks the data directory and binds the data port. [`Opened::start`] does the rest, so that a process can show how
+    /// Locks the data directory and binds the data port. Blocks while a process that is ending still has the directory, for up to 2 s,
+    /// and with a segment directory for up to 60 s. [`Opened::start`] does the rest, so that a process can show how
     /// far it is; [`Self::builder`] does both.
     ///
     /// # Errors
     /// [`StartError`]
     pub fn open(config: Config, surroundings: Surroundings) -> Result<Opened, StartError> {
         config.check()?;
-        let data_dir = DataDir::open(config.data_dir.as_deref())?;
+        let patience = if config.segment_dir.is_some() { KEEPING_PATIENCE } else { PATIENCE };
+        let data_dir = DataDir::open(config.data_dir.as_deref(), patience)?;
         let refused = |source| StartError::Listen { port: Port::Data, address: config.listen, source };
         let listener = mc_net::listen(config.listen).map_err(refused)?;
         let data_address = listener.local_addr().map_err(refused)?;
@@ -173,6 +179,14 @@ impl Store {
         let lent = ByteSize(config.lent_bytes());
         let state = Arc::new(StoreState::new(data_dir.store(), name, lent, config.masters.clone()));
         Ok(Opened { config, surroundings, data_dir, listener, data_address, state })
+    }
+
+    /// Frees the memory that a store has left in its segment directory. Waits up to 2 s for a process that is ending. Blocks.
+    ///
+    /// # Errors
+    /// [`SegmentDirError`]: another process uses it, or there is nothing.
+    pub fn release_memory(segment_dir: &Path) -> Result<(), SegmentDirError> {
+        SegmentDir::release(segment_dir, PATIENCE)
     }
 
     /// Returns the store's id, which the data directory keeps.
@@ -218,6 +232,12 @@ impl Store {
         self.serving.data.memory()
     }
 
+    /// Returns the directory in which the memory outlives the process, if there is one.
+    #[must_use]
+    pub fn segment_dir(&self) -> Option<PathBuf> {
+        Some(self.serving.data.dir()?.path().to_owned())
+    }
+
     /// Returns a handle that mounts further segments and unmounts segments while the store serves.
     #[must_use]
     pub fn segments(&self) -> Segments {
@@ -230,13 +250,14 @@ impl Store {
         MasterList(self.state.clone())
     }
 
-    /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.
+    /// Unmounts the memory at the masters within `unmount_within`, then closes every connection. Memory in a segment directory stays
+    /// mounted: the next process goes on with it.
     pub async fn stop(self, unmount_within: Duration) {
         self.state.set_stopped();
-        self.link.unmount(unmount_within).await;
+        let unmount_within = self.segment_dir().is_none().then_some(unmount_within);
+        self.link.stop(unmount_within).await;
         self.serving.data.stop().await;
-        // A handle may live on.
-        self.serving.data.memory().clear();
+        self.serving.data.leave();
     }
 }
 
@@ -246,33 +267,6 @@ impl fmt::Debug for Store {
             .field("id", &self.id())
             .field("data_address", &self.data_address)
             .finish_non_exhaustive()
-    }
-}
-
-async fn allocate(
-    sizes: &[ByteSize],
-    state: Arc<StoreState>,
-    mut progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
-) -> Result<Vec<Arc<Segment>>, StartError> {
-    let sizes = sizes.to_vec();
-    let all = move || -> Result<Vec<Arc<Segment>>, AllocateError> {
-        let mut segments = Vec::with_capacity(sizes.len());
-        let mut before = 0;
-        for (number, size) in (0..).zip(&sizes) {
-            let mut told = |ready: u64| {
-                state.set_allocated(before + ready);
-                progress(state.allocated(), state.capacity);
-            };
-            segments.push(Segment::allocate_beside(before, number, size.0, &mut told)?);
-            before += size.0;
-        }
-        Ok(segments)
-    };
-    match mc_durable::blocking(all).await {
-        Ok(segments) => Ok(segments?),
-        Err(failed) => {
-            Err(StartError::System { what: "memory", source: std::io::Error::other(failed.to_string()) })
-        }
     }
 }
 

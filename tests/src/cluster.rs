@@ -33,6 +33,7 @@ pub struct ClusterBuilder {
     journals: bool,
     store_links: bool,
     tls: bool,
+    keeps_memory: bool,
 }
 
 /// Masters and stores as child processes, with ports and directories that are reserved while this value lives.
@@ -55,6 +56,7 @@ pub struct Cluster {
     ports: Ports,
     // Last, so that the directories are removed after the processes have ended.
     dir: TempDir,
+    memory: Option<TempDir>,
 }
 
 impl ClusterBuilder {
@@ -126,6 +128,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// Lets the memory of each store outlive its process.
+    pub fn keeps_memory(mut self) -> Self {
+        self.keeps_memory = true;
+        self
+    }
+
     /// Reserves ports and directories without starting any process.
     pub fn prepare(self) -> Cluster {
         let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
@@ -164,6 +172,10 @@ impl ClusterBuilder {
             process("master", n, &flags, &more)
         });
         let list = clients.join(",");
+        let memory = self.keeps_memory.then(|| {
+            let prefix = tempfile::Builder::new().prefix("mc-test-").tempdir_in("/dev/shm");
+            prefix.expect("a temporary directory in memory")
+        });
         let stores = (0..self.stores).map(|n| {
             let flags = [
                 ("--listen", &*store_data[n]),
@@ -171,7 +183,12 @@ impl ClusterBuilder {
                 ("--masters", &list),
                 ("--segment", &self.segment),
             ];
-            process("store", n, &flags, &self.store_args)
+            let mut more = self.store_args.clone();
+            if let Some(memory) = &memory {
+                let dir = memory.path().join(format!("store-{}", n + 1));
+                more.extend(["--segment-dir".to_owned(), dir.display().to_string()]);
+            }
+            process("store", n, &flags, &more)
         });
         let mut masters: Vec<Process> = masters.collect();
         let mut stores: Vec<Process> = stores.collect();
@@ -211,6 +228,7 @@ impl ClusterBuilder {
             network,
             ports,
             dir,
+            memory,
         }
     }
 
@@ -238,12 +256,22 @@ impl Cluster {
             journals: false,
             store_links: false,
             tls: false,
+            keeps_memory: false,
         }
     }
 
     /// Returns the directory in which the processes keep their data and logs.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Returns the directory in which a store keeps its memory.
+    ///
+    /// # Panics
+    /// If it keeps none.
+    pub fn memory_dir(&self, store: usize) -> PathBuf {
+        let memory = self.memory.as_ref().expect("a cluster that keeps memory");
+        memory.path().join(format!("store-{}", store + 1))
     }
 
     /// Returns the data directory of one master.

@@ -93,6 +93,18 @@ impl Process {
         self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name)).id()
     }
 
+    /// Takes the running process out of this description, whose next start runs another one beside it.
+    pub fn take(&mut self) -> Self {
+        let Self { name, args, env, log, child } = self;
+        Self {
+            name: name.clone(),
+            args: args.clone(),
+            env: env.clone(),
+            log: log.clone(),
+            child: child.take(),
+        }
+    }
+
     /// Returns whether it runs (or is stopped by SIGSTOP).
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))

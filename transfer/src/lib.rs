@@ -33,9 +33,9 @@ pub use control::server::{Counters, Memory, RequestSeconds, Timeouts};
 pub use data_encryption::{DataEncryption, ParseDataEncryptionError};
 pub use fence::fence_limit;
 pub use memory::{
-    AllocateError, DeviceError, DeviceReport, HostMemory, LentMemory, LostMemory, NoRdma,
-    ParseRdmaDevicesError, ParseRdmaOptionsError, RawBytes, Rdma, RdmaDevices, RdmaOptions, ReadBuffer,
-    RegisterError, RegisteredMemory, Segment, WriteBuffer,
+    AllocateError, DeviceError, DeviceReport, HostMemory, KeptMemory, LentMemory, LostMemory, NoRdma,
+    NotKept, ParseRdmaDevicesError, ParseRdmaOptionsError, RawBytes, Rdma, RdmaDevices, RdmaOptions,
+    ReadBuffer, RegisterError, RegisteredMemory, Segment, SegmentDir, SegmentDirError, WriteBuffer,
 };
 pub use path::rdma::client::OnRdma;
 pub use path::shm::client::{OnShared, ShmTransport};

@@ -28,9 +28,13 @@ pub struct StoreArgs {
     /// to the master]
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
-    /// Directory for the id of the store; the memory itself is never written to disk
+    /// Directory for the id of the store; the memory itself is never written there
     #[arg(long, value_name = "DIR", default_value = "./mc-data/store")]
     pub data_dir: PathBuf,
+    /// Directory on a tmpfs, such as /dev/shm/mc, in which the memory outlives the process: after a crash, a stop or an upgrade the
+    /// next process with the same --data-dir serves the same memory. Clients of this host use TCP to it. `mc-store --release DIR` frees it
+    #[arg(long, value_name = "DIR")]
+    pub segment_dir: Option<PathBuf>,
     /// Name for display, which the store's certificate must cover [default: the host name if the certificate
     /// covers it, else the certificate's own name and the port of --listen; without one the host name and the port]
     #[arg(long)]
@@ -67,6 +71,7 @@ impl StoreArgs {
         config.advertise.clone_from(&self.advertise);
         config.http_port = Some(http_port);
         config.data_dir = Some(self.data_dir.clone());
+        config.segment_dir.clone_from(&self.segment_dir);
         config.name.clone_from(&self.name);
         config.shm = self.shm;
         config.transport = self.transport;
@@ -86,7 +91,8 @@ fn flags_of(error: &StartError) -> Option<&'static str> {
     Some(match error {
         StartError::Config(InvalidConfig::NoMasters | InvalidConfig::Masters(_)) => "--masters",
         StartError::Config(InvalidConfig::Advertise { .. }) => "--advertise",
-        StartError::Config(_) | StartError::Allocate(_) => "--segment",
+        StartError::Config(_) | StartError::Allocate(_) | StartError::Smaller { .. } => "--segment",
+        StartError::SegmentDir(_) => "--segment-dir",
         StartError::DataDir(_) => "--data-dir",
         StartError::Rdma(_) => "--transport, --rdma-devices, --rdma-options",
         StartError::Listen { port: Port::Data, .. } => "--listen",
@@ -107,6 +113,9 @@ pub(crate) struct Flags {
     pub(crate) log: LogOptions,
     #[command(flatten)]
     pub(crate) file: FileOptions,
+    /// Free the memory that a store has left in its --segment-dir, and exit. The masters give up what it held when they drop the store
+    #[arg(long, value_name = "DIR", exclusive = true)]
+    pub(crate) release: Option<PathBuf>,
     /// For tests: exit when standard input is closed
     #[arg(long, hide = true)]
     pub(crate) exit_on_stdin_eof: bool,

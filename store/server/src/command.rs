@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use mc_process::config::{self, Loaded};
 use mc_process::telemetry::{self, Log};
-use mc_store::StartError;
+use mc_store::{StartError, Store};
 use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -41,6 +42,9 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    if let Some(dir) = &loaded.args.release {
+        return release(&log, dir);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(source) => return refuse_start(&log, &StartError::System { what: "event loop", source }),
@@ -95,9 +99,26 @@ async fn run(log: &Log, loaded: Loaded<Flags>, args: Vec<OsString>) -> ExitCode 
         why = stopped => why,
         never = masters::read_again(hangups, args, server.store().masters()) => match never {},
     };
-    info!("{why}: unmounting the memory");
+    match server.store().segment_dir() {
+        Some(dir) => info!("{why}: leaving the memory in {}, and mounted", dir.display()),
+        None => info!("{why}: unmounting the memory"),
+    }
     server.stop(UNMOUNT_WITHIN).await;
     ExitCode::SUCCESS
+}
+
+/// Frees the memory in a segment directory.
+fn release(log: &Log, dir: &Path) -> ExitCode {
+    match Store::release_memory(dir) {
+        Ok(()) => {
+            log.say(format!("freed the memory in {}", dir.display()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            log.say(format!("error: --release: {error}"));
+            ExitCode::from(USAGE)
+        }
+    }
 }
 
 /// Returns a future that ends when this process is asked to stop. Its output names the signal or other cause.

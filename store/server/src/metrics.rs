@@ -8,7 +8,7 @@ use mc_transfer::RequestSeconds;
 use mc_types::Metric;
 use metrics::{Counter, Gauge};
 
-use mc_store::StoreReport;
+use mc_store::{MemoryStart, NotKept, StoreReport};
 
 /// Lists the metrics of a store, by name.
 pub fn metrics_reference() -> Vec<Metric> {
@@ -51,9 +51,25 @@ pub(crate) struct StoreMetrics {
     mounts: Counter,
     key_changes: Counter,
     dead_epochs: Counter,
+    /// By name of the way in which the memory came about.
+    starts: Vec<(&'static str, Gauge)>,
     log_lines_dropped: Counter,
     tls_metrics: TlsMetrics,
     tls: Option<Arc<Tls>>,
+}
+
+/// Returns the name of the way in which a store came to its memory.
+fn start_name(start: &MemoryStart) -> &'static str {
+    match start {
+        MemoryStart::Warm => "warm",
+        MemoryStart::Cold(why) => why.name(),
+        _ => "allocated",
+    }
+}
+
+/// Lists the names that [`start_name`] returns.
+fn start_names() -> impl Iterator<Item = &'static str> {
+    ["allocated", "warm"].into_iter().chain(NotKept::NAMES)
 }
 
 impl StoreMetrics {
@@ -133,8 +149,15 @@ impl StoreMetrics {
             ),
             dead_epochs: counter(
                 "mc_store_dead_epochs_total",
-                "Times that the masters dropped this memory and the store offered it again",
+                "Times that what this memory held was lost while the store ran, most often because the masters had dropped it",
             ),
+            starts: start_names()
+                .map(|how| {
+                    let help = "1 for the way in which this process came to its memory: allocated, warm (as the last process has left \
+                                it), or the reason why what was left is lost";
+                    (how, registry.gauge("mc_store_start", help, &[("how", how)]))
+                })
+                .collect(),
             log_lines_dropped: counter(
                 "mc_store_log_lines_dropped_total",
                 "Log lines of this process that were dropped because nothing read its standard error",
@@ -182,6 +205,8 @@ impl StoreMetrics {
         self.mounts.absolute(report.mounts);
         self.key_changes.absolute(report.key_changes);
         self.dead_epochs.absolute(report.dead_epochs);
+        let start = report.start.as_ref().map(start_name);
+        self.starts.iter().for_each(|(how, gauge)| gauge.set(if Some(*how) == start { 1.0 } else { 0.0 }));
         self.log_lines_dropped.absolute(telemetry::dropped_lines());
         self.tls_metrics.show(self.tls.as_deref());
         self.registry.render()

@@ -52,7 +52,13 @@ impl Server {
         let mut surroundings = Surroundings::default();
         (surroundings.network, surroundings.tls_level, surroundings.clock) = (network, tls_level, clock);
         surroundings.request_seconds = request_seconds;
-        let opened = Store::open(args.config(http_address.port()), surroundings)?;
+        let config = args.config(http_address.port());
+        // It may wait for a process that is ending.
+        let opened = mc_durable::blocking(move || Store::open(config, surroundings)).await;
+        let opened = opened.map_err(|failed| StartError::System {
+            what: "thread to open the data directory",
+            source: std::io::Error::other(failed.to_string()),
+        })??;
         guard.consult(opened.status());
         tracing::info!(http = %http_address, "serving health and metrics");
         let routes = http::routes(opened.status(), opened.segments(), opened.masters(), metrics.clone());
@@ -72,7 +78,7 @@ impl Server {
         self.http_address
     }
 
-    /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.
+    /// Stops the store, as [`Store::stop`] does, and closes every connection.
     pub async fn stop(self, unmount_within: Duration) {
         self.store.stop(unmount_within).await;
         self.http.stop().await;

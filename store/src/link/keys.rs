@@ -3,6 +3,8 @@ use std::time::Duration;
 use mc_types::GrantKey;
 use parking_lot::Mutex;
 
+use super::Registration;
+
 /// Age at which a key is replaced, and how much later some stores may do it than others.
 const AGE: Duration = Duration::from_secs(24 * 3600);
 const AGE_SPREAD: Duration = Duration::from_secs(2 * 3600);
@@ -34,13 +36,15 @@ enum Exposed {
 }
 
 impl Keys {
-    /// The key of a new epoch.
-    pub(crate) fn new(key: GrantKey, now: Duration) -> Self {
+    /// The first key of a process under an epoch.
+    pub(crate) fn of(registration: Registration, now: Duration) -> Self {
+        // The key of the process before is the earlier one.
+        let replaces_another = registration.incarnation > 1;
         Self(Mutex::new(State {
-            offered: key,
+            offered: registration.key,
             is_new: false,
             exposed: Exposed::No,
-            not_before: now,
+            not_before: if replaces_another { now + REST } else { now },
             due: now + spread(AGE, AGE_SPREAD),
         }))
     }
@@ -99,14 +103,17 @@ fn spread(least: Duration, by: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use mc_types::SegmentEpoch;
+
     use super::*;
 
     const FIRST: GrantKey = GrantKey([1; 32]);
+    const FIRST_OF_ALL: Registration = Registration { epoch: SegmentEpoch(1), incarnation: 1, key: FIRST };
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
     fn a_key_is_replaced_each_day() {
-        let keys = Keys::new(FIRST, HOUR);
+        let keys = Keys::of(FIRST_OF_ALL, HOUR);
         assert_eq!(keys.next(24 * HOUR, true), None);
         let second = keys.next(27 * HOUR, true).unwrap();
         assert!(second != FIRST && keys.offered() == second && keys.is_new());
@@ -120,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_key_that_travelled_in_the_clear_is_replaced_once_tls_is_required() {
-        let keys = Keys::new(FIRST, HOUR);
+        let keys = Keys::of(FIRST_OF_ALL, HOUR);
         for _ in 0..100 {
             assert_eq!(keys.next(2 * HOUR, false), None);
         }
@@ -132,5 +139,14 @@ mod tests {
         assert_eq!(keys.next(5 * HOUR, false), None);
         keys.next(5 * HOUR, true);
         assert!(keys.next(5 * HOUR + EXPOSED_SPREAD, true).is_some());
+    }
+
+    #[test]
+    fn the_key_of_the_process_before_counts_for_its_time() {
+        let keys = Keys::of(Registration { incarnation: 2, ..FIRST_OF_ALL }, HOUR);
+        keys.next(HOUR, false);
+        keys.next(HOUR, true);
+        assert_eq!(keys.next(HOUR + EXPOSED_SPREAD, true), None);
+        assert!(keys.next(HOUR + REST + EXPOSED_SPREAD, true).is_some());
     }
 }

@@ -52,23 +52,45 @@ pub(crate) struct StoreInfo {
     pub(crate) advertised: Advertised,
 }
 
-/// One allocation of the memory, and the first key of its grants.
+/// One allocation of the memory as this process serves it, and the first key of its grants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     pub(crate) epoch: SegmentEpoch,
+    /// Number of this process among those that have served the epoch.
+    pub(crate) incarnation: u64,
     pub(crate) key: GrantKey,
 }
 
 impl Registration {
     pub(crate) fn draw() -> Self {
-        Self { epoch: SegmentEpoch::random(), key: GrantKey::random() }
+        Self { epoch: SegmentEpoch::random(), incarnation: 1, key: GrantKey::random() }
     }
+}
+
+/// What the last process has told the masters of memory that this one has taken up, and learned from them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    /// Cluster to whose leader the epoch was announced.
+    pub(crate) cluster: Option<ClusterId>,
+    /// The latest time of that cluster.
+    pub(crate) time: ClusterTime,
+    /// The highest order of a write that was admitted.
+    pub(crate) order: u64,
 }
 
 /// Serves the memory, as the link needs it.
 pub(crate) trait Served: Send + Sync {
     /// Records that a leader of `cluster` reported the cluster time `time`, by which grants expire.
     fn learn(&self, cluster: ClusterId, time: ClusterTime);
+
+    /// Records that the memory is about to be announced to the leader of `cluster`.
+    fn announce(&self, cluster: Option<ClusterId>);
+
+    /// Returns the highest order of all writes under the present epoch; `None` for memory that ends with this process.
+    fn highest_order(&self) -> Option<u64>;
+
+    /// Refuses writes of puts that had begun at `order`, the first one that is said under a registration.
+    fn refuse_writes_up_to(&self, order: u64);
 
     /// Closes every connection made under the old registration, then serves the same memory under `registration`. Once this
     /// returns, no grant issued before can touch a byte.
@@ -98,6 +120,8 @@ pub(crate) struct LinkConfig {
     pub(crate) tls: LinkTls,
     pub(crate) info: StoreInfo,
     pub(crate) registration: Registration,
+    /// `None` for memory of which no master has heard.
+    pub(crate) announced: Option<Announced>,
     pub(crate) served: Arc<dyn Served>,
     pub(crate) status: Arc<LinkStatus>,
     /// Saves the cluster id on disk. Called when the store joins its first cluster or moves to another.
@@ -106,7 +130,7 @@ pub(crate) struct LinkConfig {
 
 /// The running link. Dropping it stops the heartbeats without unmounting.
 pub(crate) struct Link {
-    /// Asks for an unmount within the time sent; dropping it stops the link without one.
+    /// Asks for an unmount within the time that is sent; dropping it stops the link without one.
     stop: Option<oneshot::Sender<Duration>>,
     running: Running,
 }
@@ -140,9 +164,9 @@ impl Link {
         Ok(Self { stop: Some(stop), running })
     }
 
-    /// Unmounts the memory within `within`, and ends the link.
-    pub(crate) async fn unmount(mut self, within: Duration) {
-        if let Some(stop) = self.stop.take() {
+    /// Ends the link, with `unmount_within` after it has unmounted the memory.
+    pub(crate) async fn stop(mut self, unmount_within: Option<Duration>) {
+        if let (Some(stop), Some(within)) = (self.stop.take(), unmount_within) {
             // A link that has ended has nothing mounted.
             let _ = stop.send(within);
         }

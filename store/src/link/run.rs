@@ -6,7 +6,7 @@ use std::time::Duration;
 use mc_discovery::{Backoff, Leader};
 use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
-use mc_types::{ClusterId, ClusterTime, SegmentEpoch};
+use mc_types::{ClusterId, ClusterTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -28,22 +28,27 @@ const WORKED: Duration = Duration::from_secs(5);
 
 /// Follows the leader until `stop` fires. If `stop` sends a duration, unmounts the memory within it.
 pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
-    let LinkConfig { masters, network, tls, info, registration, served, status, keep_cluster } = config;
+    let LinkConfig { masters, network, tls, info, registration, announced, served, status, keep_cluster } =
+        config;
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(masters, status.clone(), leader, redirects, keep_cluster, tls.clone());
     let _finder = AbortOnDropHandle::new(tokio::spawn(finder.run(network.clone()).in_current_span()));
-    let keys = Keys::new(registration.key, status.now());
+    let keys = Keys::of(registration, status.now());
+    if let Some(announced) = announced {
+        status.update(|state| state.cluster_time = announced.time);
+    }
     let mut following = Following {
         network,
         tls,
         info,
         served,
         status,
-        epoch: registration.epoch,
+        registration,
         keys,
-        cluster: None,
+        cluster: announced.and_then(|announced| announced.cluster),
         mounted: false,
+        written: announced.map(|announced| announced.order),
         leaders,
         redirect,
         pace: Backoff::new(RETRY.0, RETRY.1),
@@ -81,12 +86,15 @@ struct Following {
     info: StoreInfo,
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
-    epoch: SegmentEpoch,
+    registration: Registration,
     keys: Keys,
     /// Cluster to whose leader this epoch was announced.
     cluster: Option<ClusterId>,
     /// Whether a leader of the present cluster has mounted the present epoch.
     mounted: bool,
+    /// Highest order of a write before this process, or this cluster, was there, for memory that outlives its process. An index whose
+    /// mount is not of a higher one is older than that memory.
+    written: Option<u64>,
     leaders: watch::Receiver<Option<NextLeader>>,
     redirect: mpsc::Sender<Leader>,
     /// Pauses between tries with leaders.
@@ -128,7 +136,11 @@ impl Following {
                 }
                 SessionEnd::Closed => self.pause_between_tries(!self.pace.is_first()).await,
                 SessionEnd::Busy => self.pause_between_tries(true).await,
-                SessionEnd::Refused(why) => {
+                // Memory that another process has left: its segments are not those that the masters know.
+                SessionEnd::Misfit(why) if self.written.is_some() && !self.mounted => {
+                    self.lose(&leader, &why).await;
+                }
+                SessionEnd::Refused(why) | SessionEnd::Misfit(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
                     self.status.update(|state| state.waiting_for.clone_from(&text));
                     if self.last_logged.as_ref() != Some(&text) {
@@ -137,15 +149,17 @@ impl Following {
                     }
                     self.pause(REFUSED_RETRY).await;
                 }
-                SessionEnd::Dead => {
-                    warn!(
-                        epoch = %self.epoch,
-                        leader = leader.address,
-                        "the masters dropped this memory while the store was out of reach: what it held is lost; \
-                         offering it again"
-                    );
-                    self.status.update(|state| state.dead_epochs += 1);
-                    self.register_anew().await;
+                SessionEnd::Behind { order: 0 } => {
+                    self.lose(&leader, "the leader is of a build that takes up no memory of another process")
+                        .await;
+                }
+                SessionEnd::Behind { .. } => {
+                    let why = "the index of the masters is older than this memory, as if it was restored from a copy";
+                    self.lose(&leader, why).await;
+                }
+                SessionEnd::Dead(why) => {
+                    let dropped = "the masters dropped this memory while the store was out of reach";
+                    self.lose(&leader, if why.is_empty() { dropped } else { &why }).await;
                 }
             }
         }
@@ -168,15 +182,16 @@ impl Following {
         if self.cluster.is_some() && self.cluster != cluster {
             let client = fresh_client(&self.network, &leader.address)
                 .map_err(|err| SessionEnd::Broken(format!("not an address: {err}")))?;
-            let known = knows(client, &self.info, &self.status, leader, self.epoch).await?;
+            let known = knows(client, &self.info, &self.status, leader, self.registration.epoch).await?;
             let left_at = self.status.get().cluster_time;
             if known.is_some_and(|now| now > left_at) {
-                info!(epoch = %self.epoch, "the new cluster was rescued from the old one: this memory is kept");
-                self.mounted = true;
+                info!(epoch = %self.registration.epoch, "the new cluster was rescued from the old one: this memory is kept");
+                // Its index may know an earlier process of this store, an earlier key and other segments.
+                (self.mounted, self.written) = (false, self.served.highest_order());
             } else {
                 if known.is_some() {
                     warn!(
-                        epoch = %self.epoch,
+                        epoch = %self.registration.epoch,
                         "the other cluster knows this memory, but was not rescued from the cluster that is left: \
                          what it holds is lost"
                     );
@@ -190,6 +205,7 @@ impl Following {
             self.status.update(|state| state.cluster_time = known.unwrap_or(ClusterTime(0)));
         }
         self.cluster = cluster;
+        self.served.announce(cluster);
         Ok(())
     }
 
@@ -238,7 +254,8 @@ impl Following {
         let replies = Replies::default();
         let session = Session {
             info: &self.info,
-            epoch: self.epoch,
+            registration: self.registration,
+            written: self.written,
             keys: &self.keys,
             status: &status,
             served: &*self.served,
@@ -291,11 +308,22 @@ impl Following {
         end
     }
 
+    /// Gives up what this memory holds, and offers it again.
+    async fn lose(&mut self, leader: &Leader, why: &str) {
+        warn!(
+            epoch = %self.registration.epoch,
+            leader = leader.address,
+            "{why}: what this memory held is lost; offering it again"
+        );
+        self.status.update(|state| state.dead_epochs += 1);
+        self.register_anew().await;
+    }
+
     /// Serves the same memory under a new epoch and key.
     async fn register_anew(&mut self) {
         let registration = Registration::draw();
-        (self.epoch, self.keys) = (registration.epoch, Keys::new(registration.key, self.status.now()));
-        self.mounted = false;
+        (self.registration, self.keys) = (registration, Keys::of(registration, self.status.now()));
+        (self.mounted, self.written) = (false, None);
         self.status.update(|state| {
             state.epoch = registration.epoch;
             state.mounted_at = None;
@@ -347,15 +375,17 @@ impl Following {
         loop {
             let NextLeader { leader, .. } = self.next_leader().await;
             let ended = match fresh_client(&self.network, &leader.address) {
-                Ok(client) => unmount(client, &self.info, &self.status, &leader, self.epoch).await,
+                Ok(client) => {
+                    unmount(client, &self.info, &self.status, &leader, self.registration.epoch).await
+                }
                 Err(err) => Err(SessionEnd::Broken(err.to_string())),
             };
             match ended {
                 Ok(()) => {
-                    return info!(epoch = %self.epoch, leader = leader.address, "unmounted");
+                    return info!(epoch = %self.registration.epoch, leader = leader.address, "unmounted");
                 }
-                Err(SessionEnd::Dead) => return,
-                Err(SessionEnd::Refused(why)) => {
+                Err(SessionEnd::Dead(_)) => return,
+                Err(SessionEnd::Refused(why) | SessionEnd::Misfit(why)) => {
                     return warn!("the leader {} refuses: {why}", leader.address);
                 }
                 Err(SessionEnd::NotLeader(Some(other))) => {
@@ -364,6 +394,7 @@ impl Following {
                 Err(
                     SessionEnd::NotLeader(None)
                     | SessionEnd::Closed
+                    | SessionEnd::Behind { .. }
                     | SessionEnd::Broken(_)
                     | SessionEnd::Busy,
                 ) => {}

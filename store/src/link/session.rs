@@ -1,5 +1,6 @@
 //! A session with one leader: the mount, then heartbeats until something ends them.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use futures::future::{Fuse, FusedFuture as _};
 use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_transfer::DataEncryption;
-use mc_types::{ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, SegmentEpoch, TlsLevel};
+use mc_types::{
+    ClusterId, ClusterTime, Code, GRANT_FORMAT, Grant, NodeId, STORE_INCARNATION, SegmentEpoch, TlsLevel,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,7 +21,7 @@ use tracing::{info, warn};
 
 use super::keys::Keys;
 use super::status::LinkStatus;
-use super::{LinkTls, Served, StoreInfo};
+use super::{LinkTls, Registration, Served, StoreInfo};
 use crate::transports::TransportReport;
 
 type Client = v1::master_client::MasterClient<Channel>;
@@ -35,6 +38,9 @@ const BEATS_A_REPORT: u64 = 10;
 /// Time without a reply to a heartbeat after which the store leaves the leader.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How far the time of a new leader may be behind that of the last one, and more: an idle leader logs it once a second.
+const TIME_SLACK: Duration = Duration::from_secs(60);
+
 /// Why a session ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
@@ -46,16 +52,22 @@ pub(crate) enum SessionEnd {
     Broken(String),
     /// The leader is too busy for a mount at the moment.
     Busy,
-    /// The masters have dropped this epoch for good.
-    Dead,
+    /// The masters have dropped this epoch for good, or don't take it up. The reason is empty in the answer to a heartbeat.
+    Dead(String),
+    /// The masters have mounted this epoch at an order at which they can't know all that was written.
+    Behind { order: u64 },
     /// The master refuses this store until a person changes something.
     Refused(String),
+    /// The master refuses this mount: it has other segments under this epoch, or another owner of them.
+    Misfit(String),
 }
 
 /// The store's side of a session with one leader.
 pub(crate) struct Session<'a> {
     pub(crate) info: &'a StoreInfo,
-    pub(crate) epoch: SegmentEpoch,
+    pub(crate) registration: Registration,
+    /// Highest order of a write that was there before: see `Following`.
+    pub(crate) written: Option<u64>,
     pub(crate) keys: &'a Keys,
     pub(crate) status: &'a LinkStatus,
     pub(crate) served: &'a dyn Served,
@@ -186,7 +198,9 @@ impl Session<'_> {
         loop {
             match self.mount().await {
                 Ok(()) => return None,
-                Err(end @ (SessionEnd::NotLeader(_) | SessionEnd::Dead)) => return Some(end),
+                Err(end @ (SessionEnd::NotLeader(_) | SessionEnd::Dead(_) | SessionEnd::Behind { .. })) => {
+                    return Some(end);
+                }
                 Err(end) => warn!(?end, "a change of the segments or of the grant key is not mounted yet"),
             }
             tokio::time::sleep(pace.wait()).await;
@@ -203,7 +217,7 @@ impl Session<'_> {
     /// Takes in a reply. The first one of a session names all that are shut out, and later ones name them when they change.
     async fn hear(&self, reply: v1::StoreHeartbeatReply, is_first: bool) -> Result<(), SessionEnd> {
         if reply.dead {
-            return Err(SessionEnd::Dead);
+            return Err(SessionEnd::Dead(String::new()));
         }
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
@@ -243,16 +257,19 @@ impl Session<'_> {
             Err(err) => return Err(SessionEnd::Broken(format!("no local address routes there: {err}"))),
         };
         let format = (GRANT_FORMAT.to_owned(), Grant::FORMAT.to_string());
-        let attributes = match self.info.data_encryption {
-            DataEncryption::On => [format].into(),
-            DataEncryption::Off => [format, DataEncryption::Off.attribute()].into(),
-        };
+        let mut attributes = HashMap::from([format]);
+        if self.info.data_encryption == DataEncryption::Off {
+            attributes.extend([DataEncryption::Off.attribute()]);
+        }
+        if self.registration.incarnation > 1 {
+            attributes.insert(STORE_INCARNATION.to_owned(), self.registration.incarnation.to_string());
+        }
         let tcp = v1::Endpoint { transport: "tcp".into(), address: data, attributes };
         let request = v1::MountStoreRequest {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
             name: self.info.name.clone(),
-            epoch: epoch_bytes(self.epoch),
+            epoch: epoch_bytes(self.registration.epoch),
             grant_key: Bytes::copy_from_slice(&key.0),
             endpoints: vec![tcp],
             segment_bytes: segments.clone(),
@@ -266,6 +283,14 @@ impl Session<'_> {
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
             return Err(SessionEnd::Refused("it answered a mount in the name of another cluster".to_owned()));
+        }
+        // Before a time is learned: until then this store serves nobody.
+        if let Some(written) = self.written {
+            let time = ClusterTime(reply.cluster_time_ms);
+            if reply.order <= written || time.after(TIME_SLACK) < self.status.get().cluster_time {
+                return Err(SessionEnd::Behind { order: reply.order });
+            }
+            self.served.refuse_writes_up_to(reply.order);
         }
         self.learn(cluster, reply.cluster_time_ms);
         // It has led at least in the term that it was named with.
@@ -282,7 +307,7 @@ impl Session<'_> {
         info!(
             leader = self.leader.address,
             term,
-            epoch = %self.epoch,
+            epoch = %self.registration.epoch,
             bytes = segments.iter().sum::<u64>(),
             "mounted"
         );
@@ -301,7 +326,7 @@ impl Session<'_> {
         v1::StoreHeartbeat {
             caller: Some(caller(self.info, self.status, self.leader.node)),
             store_id: Bytes::copy_from_slice(&self.info.store.to_bytes()),
-            epoch: epoch_bytes(self.epoch),
+            epoch: epoch_bytes(self.registration.epoch),
             sequence,
             transports: if reports { self.transports() } else { Vec::new() },
             tls: reports.then(|| self.tls.report()),
@@ -392,14 +417,14 @@ fn ended(status: &tonic::Status) -> SessionEnd {
     };
     match Code::try_from(detail.code) {
         Ok(Code::NotLeader | Code::NoLeader) => SessionEnd::NotLeader(Leader::read(detail.leader.as_ref())),
-        Ok(Code::StoreEpochDead) => SessionEnd::Dead,
+        Ok(Code::StoreEpochDead) => SessionEnd::Dead(detail.message),
         Ok(Code::ResourceExhausted) => SessionEnd::Busy,
         // Another node or cluster answered there: look for the leader again.
         Ok(Code::WrongNode | Code::WrongCluster) => SessionEnd::Broken(detail.message),
+        Ok(Code::InvalidParams) => SessionEnd::Misfit(detail.message),
         Ok(
             Code::VersionSkew
             | Code::SegmentAlreadyExists
-            | Code::InvalidParams
             | Code::NotSupported
             | Code::Unauthenticated
             | Code::PermissionDenied,

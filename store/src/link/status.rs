@@ -44,7 +44,7 @@ pub(crate) struct LinkState {
     pub(crate) mounts: u64,
     /// Changes of the grant key that a leader has mounted.
     pub(crate) key_changes: u64,
-    /// Epochs that a leader declared dead.
+    /// Epochs that were given up with what the memory held.
     pub(crate) dead_epochs: u64,
     /// Reason why the store waits; empty while all is well.
     pub(crate) waiting_for: String,

@@ -28,6 +28,7 @@ mod distance;
 mod engines;
 mod evictions;
 mod files;
+mod kept;
 mod kills;
 mod membership;
 mod needs;

@@ -14,7 +14,7 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 
 /// Endings of the names of counts, indexes and flags. All other gauges and histograms end in a unit.
-const WITHOUT_UNIT: [&str; 17] = [
+const WITHOUT_UNIT: [&str; 18] = [
     "_tls_level",
     "_objects",
     "_groups",
@@ -32,6 +32,7 @@ const WITHOUT_UNIT: [&str; 17] = [
     "_can_write",
     "_votes_late",
     "_ready",
+    "_start",
 ];
 const UNITS: [&str; 3] = ["_seconds", "_bytes", "_ratio"];
 

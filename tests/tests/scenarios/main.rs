@@ -19,6 +19,7 @@ mod full_disk;
 mod full_pool;
 mod groups;
 mod ipv6;
+mod kept;
 mod kills;
 mod local_only;
 mod lossy;

@@ -1,7 +1,9 @@
 //! Memory that bytes are moved from and to: what a store lends, and what a client has.
 //!
 //! Imports go down this list only:
-//! - A store lends a `segment`, with its `stamps`. A client allocates and registers `host_memory`, as `registration`s.
+//! - Segments that are `kept` outlive the process of their store.
+//! - A store lends a `segment`, with its `stamps`, or its `page` if it is kept.
+//! - A client allocates and registers `host_memory`, as `registration`s.
 //! - `reached` finds the bytes of a call where the devices of stores reach them; `areas` finds memory by its addresses.
 //! - `exposures` are the registrations of each `area` with the devices of `rdma`, and `staging` memory is registered with them for good.
 //! - `exposed` and `registered` are single registrations with the `rdma_devices`.
@@ -13,8 +15,10 @@ mod error;
 mod exposed;
 mod exposures;
 mod host_memory;
+mod kept;
 mod limit;
 mod mapping;
+mod page;
 mod raw_bytes;
 mod rdma;
 mod rdma_devices;
@@ -32,6 +36,7 @@ pub(crate) use self::areas::Areas;
 pub use self::error::{DeviceError, LostMemory, RegisterError};
 pub(crate) use self::exposures::Exposures;
 pub use self::host_memory::HostMemory;
+pub use self::kept::{KeptMemory, NotKept, SegmentDir, SegmentDirError};
 pub(crate) use self::limit::of_machine;
 pub(crate) use self::mapping::Mapping;
 #[cfg(test)]

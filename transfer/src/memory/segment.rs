@@ -1,8 +1,9 @@
 //! The memory that a store lends.
 //!
 //! Invariants behind every `unsafe` block below:
-//! - The mapping is one of all of a memfd, made in `allocate` and kept for life.
-//! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
+//! - The mapping is one of all of a memfd, made in `allocate` and kept for life, or of a file that outlives the process.
+//! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault. The file belongs to this store,
+//!   which is told apart by its lock, and has all its pages: nobody shrinks it.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
 //!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, `memcpy` of the C library, and a
 //!   volatile access for fault injection.
@@ -16,6 +17,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +29,7 @@ use smallvec::SmallVec;
 use super::error::LostMemory;
 use super::limit::{self, Available};
 use super::mapping::{Mapping, Protection, memory_file};
+use super::page::Page;
 use super::rdma::Rdma;
 use super::rdma_devices::NoRdma;
 use super::read_buffer::ReadBuffer;
@@ -47,10 +50,16 @@ pub struct Segment {
     /// Its registrations with network cards. They go before the mapping.
     registered: OnceLock<Registered>,
     mapping: Mapping,
-    memfd: OwnedFd,
-    /// Whether the memfd is sealed against writes of others.
-    shareable: bool,
-    stamps: Mutex<CurrentStamps>,
+    file: OwnedFd,
+    sharing: Sharing,
+}
+
+/// What a segment has for other processes.
+enum Sharing {
+    /// A memfd, and its stamps. It is shareable if it is sealed against writes of others.
+    Memfd { shareable: bool, stamps: Mutex<CurrentStamps> },
+    /// A file that outlives this process: only the page that says what it holds.
+    Kept(Arc<Page>),
 }
 
 /// The stamps for the newest fence.
@@ -102,6 +111,20 @@ pub enum AllocateError {
         /// The source of the limit.
         limit: String,
     },
+    /// The file system of the segment directory has no room for it.
+    #[error(
+        "a segment of {asked} does not fit into {path}, which has {available:#} left: give its file system more room, or choose a \
+         smaller segment",
+        path = path.display()
+    )]
+    NoRoom {
+        /// The size that was asked for.
+        asked: ByteSize,
+        /// The directory.
+        path: PathBuf,
+        /// The bytes that its file system has left.
+        available: ByteSize,
+    },
     /// A system call failed.
     #[error("cannot allocate a segment of {asked}: {step} failed: {source}")]
     System {
@@ -139,25 +162,33 @@ impl Segment {
         len: u64,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Arc<Self>, AllocateError> {
-        let reserve = reserve(lent.saturating_add(len));
-        let asked = ByteSize(len);
-        let failed = |step| move |source| AllocateError::System { asked, step, source };
-        if !(1..=isize::MAX as u64).contains(&len) {
-            return Err(AllocateError::Size { asked });
-        }
-        check_fits(len, len, reserve, limit::available())?;
+        check_size(lent, len)?;
+        let file = memory_file(&format!("mc-segment-{number}"), len).map_err(|(step, error)| {
+            AllocateError::System { asked: ByteSize(len), step, source: error.into() }
+        })?;
+        Self::fill(lent, number, len, (file, None), progress)
+    }
 
-        let memfd = memory_file(&format!("mc-segment-{number}"), len)
-            .map_err(|(step, error)| failed(step)(error.into()))?;
-        let mapping = Mapping::new(&memfd, len, Protection::Write).map_err(failed("mmap"))?;
-        mapping.withhold_from_children();
-        // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
-        // SAFETY: the whole mapping, which is ours.
-        unsafe { libc::madvise(mapping.base().as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
-        let stamps =
-            Mutex::new(CurrentStamps { stamps: Stamps::new(number, len).map(Arc::new), taken: false });
-        let registered = OnceLock::new();
-        let mut segment = Self { number, registered, mapping, memfd, shareable: false, stamps };
+    /// Allocates all pages of a file of `len` bytes. One with a page outlives this process.
+    pub(super) fn fill(
+        lent: u64,
+        number: SegmentNumber,
+        len: u64,
+        (file, kept): (OwnedFd, Option<Arc<Page>>),
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Arc<Self>, AllocateError> {
+        check_size(lent, len)?;
+        let (reserve, asked) = (reserve(lent.saturating_add(len)), ByteSize(len));
+        let failed = |step| move |source| AllocateError::System { asked, step, source };
+        let mapping = Mapping::new(&file, len, Protection::Write).map_err(failed("mmap"))?;
+        let sharing = kept.map_or_else(
+            || {
+                let stamps = CurrentStamps { stamps: Stamps::new(number, len).map(Arc::new), taken: false };
+                Sharing::Memfd { shareable: false, stamps: Mutex::new(stamps) }
+            },
+            Sharing::Kept,
+        );
+        let mut segment = Self::of(number, mapping, file, sharing);
 
         let mut ready = 0;
         while ready < len {
@@ -165,15 +196,36 @@ impl Segment {
             let end = len.min(ready + SLICE);
             segment
                 .mapping
-                .populate(&segment.memfd, ready..end)
+                .populate(&segment.file, ready..end)
                 .map_err(|(step, source)| AllocateError::System { asked, step, source })?;
             ready = end;
             progress(ready);
         }
-        // Linux before 5.1 does not know the seal.
-        let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        segment.shareable = rustix::fs::fcntl_add_seals(&segment.memfd, seals).is_ok();
+        if let Sharing::Memfd { shareable, .. } = &mut segment.sharing {
+            // Linux before 5.1 does not know the seal.
+            let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+            *shareable = rustix::fs::fcntl_add_seals(&segment.file, seals).is_ok();
+        }
         Ok(Arc::new(segment))
+    }
+
+    /// Maps the file of a segment that another process has left, of `len` bytes without holes.
+    pub(super) fn of_file(
+        number: SegmentNumber,
+        len: u64,
+        file: OwnedFd,
+        page: Arc<Page>,
+    ) -> io::Result<Arc<Self>> {
+        let mapping = Mapping::new(&file, len, Protection::Write)?;
+        Ok(Arc::new(Self::of(number, mapping, file, Sharing::Kept(page))))
+    }
+
+    fn of(number: SegmentNumber, mapping: Mapping, file: OwnedFd, sharing: Sharing) -> Self {
+        mapping.withhold_from_children();
+        // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
+        // SAFETY: the whole mapping, which is ours.
+        unsafe { libc::madvise(mapping.base().as_ptr().cast(), mapping.len() as usize, libc::MADV_HUGEPAGE) };
+        Self { number, registered: OnceLock::new(), mapping, file, sharing }
     }
 
     /// Registers the segment with those devices of this process that lack it. Until then, and where it fails, its bytes go over TCP or
@@ -235,7 +287,7 @@ impl Segment {
         if !into.is_free() {
             return Err(io::Error::other(LostMemory { len: into.len() }));
         }
-        let (file, mut done) = (self.memfd.as_raw_fd(), 0);
+        let (file, mut done) = (self.file.as_raw_fd(), 0);
         while done < into.len() {
             let from = (offset + done as u64).cast_signed();
             // SAFETY: `done` is inside, and the kernel writes no more than the rest.
@@ -267,16 +319,32 @@ impl Segment {
     /// Prepares the segment for another [`DataServer`](crate::DataServer), which otherwise does this as it is created. It blocks
     /// for some milliseconds for each GiB of the segment.
     pub fn renew(&self) {
-        self.stamps.lock().renew(self.number, self.len());
+        if let Sharing::Memfd { stamps, .. } = &self.sharing {
+            stamps.lock().renew(self.number, self.len());
+        }
     }
 
     /// Returns stamps for a new fence; `None` where the system can't share them. Those of the fence before, if there is one,
     /// end. The first ones were allocated with the segment, others by [`Self::renew`].
     pub(crate) fn new_stamps(&self) -> Option<Arc<Stamps>> {
-        let mut current = self.stamps.lock();
+        let Sharing::Memfd { stamps, .. } = &self.sharing else { return None };
+        let mut current = stamps.lock();
         current.renew(self.number, self.len());
         current.taken = true;
         current.stamps.clone()
+    }
+
+    /// Returns the device and the inode of its file.
+    pub(super) fn file_id(&self) -> io::Result<(u64, u64)> {
+        let status = rustix::fs::fstat(&self.file)?;
+        Ok((status.st_dev, status.st_ino))
+    }
+
+    /// Notes the order of a write that was admitted, before its first byte.
+    pub(crate) fn note_order(&self, order: u64) {
+        if let Sharing::Kept(page) = &self.sharing {
+            page.note_order(order);
+        }
     }
 
     /// Address of its first byte.
@@ -284,9 +352,10 @@ impl Segment {
         self.mapping.base()
     }
 
-    /// Returns the descriptor for a process that may read all of it; `None` where the system cannot seal it.
+    /// Returns the descriptor for a process that may read all of it; `None` where the system cannot seal it, and for memory that
+    /// outlives this process.
     pub(crate) fn shared(&self) -> Option<BorrowedFd<'_>> {
-        self.shareable.then(|| self.memfd.as_fd())
+        matches!(self.sharing, Sharing::Memfd { shareable: true, .. }).then(|| self.file.as_fd())
     }
 
     /// Receives once from `socket` without blocking, into these pieces of segments (offset, length) in order.
@@ -370,6 +439,14 @@ impl Segment {
 /// Bytes to leave free in a process that lends `lent` bytes.
 fn reserve(lent: u64) -> u64 {
     RESERVE.saturating_add(fence_limit(lent)).saturating_add(stamps_len(lent))
+}
+
+/// Refuses a size that is not possible, or does not fit beside `lent` bytes.
+fn check_size(lent: u64, len: u64) -> Result<(), AllocateError> {
+    if !(1..=isize::MAX as u64).contains(&len) {
+        return Err(AllocateError::Size { asked: ByteSize(len) });
+    }
+    check_fits(len, len, reserve(lent.saturating_add(len)), limit::available())
 }
 
 /// Refuses an allocation that would leave less than the reserve.

@@ -3,6 +3,7 @@
 mod connection;
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -130,6 +131,7 @@ impl DataServer {
                 timeouts: Timeouts::default(),
                 counters: Counters::default(),
                 request_seconds: RequestSeconds::noop(),
+                refuses_up_to: AtomicU64::new(0),
                 own_calls: OwnCalls::default(),
             },
             max_connections,
@@ -153,6 +155,13 @@ impl DataServer {
     /// left of it, for the caller to drop.
     pub fn withdraw(&self, number: SegmentNumber) -> Option<Withdrawn> {
         self.served.withdraw(number).map(Withdrawn)
+    }
+
+    /// Refuses writes of puts that had begun at `order`, the first one that is said. For memory that another process has served before:
+    /// which of its ranges that one has sealed is not known any more. Call it before any master's time is learned: until then no
+    /// grant is taken.
+    pub fn refuse_writes_up_to(&self, order: u64) {
+        self.served.refuse_writes_up_to(order);
     }
 
     /// Takes grants under `key` from now on, too. Call this before a master has the key, and not again before

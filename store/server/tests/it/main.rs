@@ -5,6 +5,7 @@ mod common;
 mod connections;
 mod data;
 mod executable;
+mod kept;
 mod link;
 mod masters;
 mod segments;

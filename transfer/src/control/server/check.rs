@@ -86,6 +86,10 @@ pub(crate) enum Refusal {
     OutsideMemory { segment: u32, offset: u64, len: u64 },
     #[error(transparent)]
     Fenced(#[from] Fenced),
+    /// The process that this one follows may have sealed the range. Its seals are not known any more, and what they made visible must
+    /// not change.
+    #[error("the put of allocation {index} began before this store was restarted: put it again")]
+    BeforeRestart { index: u64 },
     #[error(
         "the transfer was cut off, because another range of its batch belongs to a newer write: try again"
     )]
@@ -126,7 +130,9 @@ impl Refusal {
             | Self::NotShared
             | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
-            Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
+            Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) | Self::BeforeRestart { .. } => {
+                Status::Superseded
+            }
             Self::Fenced(Fenced::Sealed { .. }) => Status::Sealed,
             Self::Connections { .. } | Self::CutOff | Self::Fenced(Fenced::Full | Fenced::InTransfer) => {
                 Status::Busy

@@ -27,6 +27,12 @@ impl Memory {
         Self { segments: RwLock::new(segments.into_iter().map(Some).collect()), server: RwLock::default() }
     }
 
+    /// Returns the memory of segments by number; `None` for one that was unmounted.
+    #[must_use]
+    pub fn of_kept(segments: Vec<Option<Arc<Segment>>>) -> Self {
+        Self { segments: RwLock::new(segments), server: RwLock::default() }
+    }
+
     /// Sets the server that serves this memory: see [`DataServer::admit_own_calls`](crate::DataServer::admit_own_calls).
     pub(crate) fn set_server(&self, server: Weak<OwnServer>) {
         *self.server.write() = Some(server);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -59,6 +59,8 @@ pub(crate) struct ServedMemory {
     pub(crate) timeouts: Timeouts,
     pub(crate) counters: Counters,
     pub(crate) request_seconds: RequestSeconds,
+    /// Order up to which writes are refused: see [`Refusal::BeforeRestart`]; 0 for none.
+    pub(crate) refuses_up_to: AtomicU64,
     /// Lets this process's own calls at the memory.
     pub(crate) own_calls: OwnCalls,
 }
@@ -121,6 +123,11 @@ impl ServedMemory {
         let lent = Arc::new(Lent { segment, fence, stamps });
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
         self.relent.send_replace(());
+    }
+
+    /// Refuses writes of puts that had begun at `order`, if that was not said before. Call it while no grant is taken.
+    pub(crate) fn refuse_writes_up_to(&self, order: u64) {
+        let _ = self.refuses_up_to.compare_exchange(0, order, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Stops serving a segment: later operations on it are refused, and those under way end as they would. Returns what is
@@ -189,9 +196,13 @@ impl ServedMemory {
     /// Registers a write of all of `op`'s range, and returns the place of its bytes.
     pub(crate) fn admit_write(&self, grant: &Grant, op: Op) -> Result<AdmittedWrite, Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
+        if range.index <= self.refuses_up_to.load(Ordering::Relaxed) {
+            return Err(Refusal::BeforeRestart { index: range.index });
+        }
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
+        lent.segment.note_order(range.index);
         // Stamps the blocks of this operation only: a reader checks the stamps of the blocks that it has copied.
         if let Some(stamps) = &lent.stamps {
             stamps.stamp(&(offset..offset + op.len), range.index);

@@ -8,15 +8,28 @@ use futures::Stream;
 use mc_net::{Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_server::Master, master_server::MasterServer};
 use mc_testkit::Ports;
-use mc_types::{ClusterId, Code, GrantKey, NodeId, SegmentEpoch};
+use mc_types::{ClusterId, Code, GrantKey, NodeId, STORE_INCARNATION, SegmentEpoch};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Event at a store, and at which master (by its place).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    Mount { master: usize, epoch: SegmentEpoch, key: GrantKey, tcp: String, segments: Vec<u64> },
-    Beat { master: usize, epoch: SegmentEpoch },
-    Unmount { master: usize, epoch: SegmentEpoch },
+    Mount {
+        master: usize,
+        epoch: SegmentEpoch,
+        key: GrantKey,
+        tcp: String,
+        segments: Vec<u64>,
+        incarnation: Option<String>,
+    },
+    Beat {
+        master: usize,
+        epoch: SegmentEpoch,
+    },
+    Unmount {
+        master: usize,
+        epoch: SegmentEpoch,
+    },
 }
 
 /// State that all masters of the cluster agree on and the test changes.
@@ -33,6 +46,9 @@ pub struct Agreed {
     pub late_news: Option<v1::Leader>,
     /// Refusal of every mount.
     pub mounts_refused: Option<Code>,
+    /// Order and time that mounts are answered with.
+    pub order: u64,
+    pub time_ms: u64,
     /// Number of heartbeat streams that were opened.
     pub streams: usize,
     /// Callers that the next answer to a heartbeat shuts out.
@@ -66,6 +82,8 @@ impl FakeCluster {
             silent: false,
             late_news: None,
             mounts_refused: None,
+            order: 7 << 32,
+            time_ms: 1_000,
             streams: 0,
             shut_out: None,
             tls: None,
@@ -257,10 +275,14 @@ impl Master for Fake {
             key: GrantKey(request.grant_key[..].try_into().unwrap()),
             tcp: request.endpoints[0].address.clone(),
             segments: request.segment_bytes,
+            incarnation: request.endpoints[0].attributes.get(STORE_INCARNATION).cloned(),
         });
-        let cluster_id = Bytes::copy_from_slice(&agreed.cluster.to_bytes());
-        let order = 7 << 32;
-        Ok(Response::new(v1::MountStoreReply { cluster_time_ms: 1_000, heartbeat_ms: 20, cluster_id, order }))
+        Ok(Response::new(v1::MountStoreReply {
+            cluster_time_ms: agreed.time_ms,
+            heartbeat_ms: 20,
+            cluster_id: Bytes::copy_from_slice(&agreed.cluster.to_bytes()),
+            order: agreed.order,
+        }))
     }
 
     async fn unmount_store(

@@ -33,6 +33,7 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
         http_listen: any,
         advertise: None,
         data_dir: data_dir.into(),
+        segment_dir: None,
         name: Some("test".into()),
         shm: mc_transfer::ShmAccess::SameUid,
         transport: mc_transfer::Transports::Auto,

@@ -11,6 +11,7 @@ use crate::full::FullArgs;
 use crate::load::LoadArgs;
 use crate::replay::ReplayArgs;
 use crate::restart::RestartArgs;
+use crate::restart_store::RestartStoreArgs;
 use crate::transfer::args::TransferArgs;
 use crate::transfer::store::TransferStoreArgs;
 
@@ -45,6 +46,11 @@ pub(crate) enum Bench {
     ///
     /// The bench reports the time from the restart to a leader, and until every master and store serves.
     Restart(RestartArgs),
+    /// Kill a store that keeps its memory, and restart it; starts a pool of its own
+    ///
+    /// The bench fills the store, kills it by SIGKILL and starts it again at once, --rounds times. It reports the time from the kill to
+    /// the first object that a client gets, what its calls answered meanwhile, and checks every object at the end.
+    RestartStore(RestartStoreArgs),
     /// Replay a recorded workload through a full pool, and compare its hit ratio with LRU, FIFO and the optimum
     ///
     /// The bench drives the masters' index and eviction in this process, with the times of the trace. With --bytes it
@@ -95,6 +101,7 @@ impl Bench {
             | Self::Mixed(load) => Some(load.threads),
             Self::Failover(_)
             | Self::Restart(_)
+            | Self::RestartStore(_)
             | Self::Replay(_)
             | Self::Fleet(_)
             | Self::Flood(_)

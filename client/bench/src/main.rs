@@ -14,6 +14,7 @@ mod own_pool;
 mod process;
 mod replay;
 mod restart;
+mod restart_store;
 mod transfer;
 
 use std::process::ExitCode;
@@ -64,6 +65,7 @@ async fn measure(global: &Global, bench: &Bench, output: Output) -> Result<Ended
         // Their pools end with them.
         Bench::Failover(args) => interrupts.until(failover::bench(global, args, output)).await?,
         Bench::Restart(args) => interrupts.until(restart::bench(global, args, output)).await?,
+        Bench::RestartStore(args) => interrupts.until(restart_store::bench(global, args, output)).await?,
         Bench::Replay(args) => interrupts.until(replay::bench(global, args, output)).await?,
         Bench::Fleet(args) => interrupts.until(fleet::bench(global, args, output)).await?,
         Bench::Flood(args) => interrupts.until(flood::bench(global, args, output)).await?,

@@ -89,6 +89,7 @@ pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> 
         segment: ByteSize(0),
         data_dir: args.data_dir.clone(),
         security: Security::tls(args.tls),
+        keeps_memory: false,
     };
     let mut cluster = Cluster::start(&shape)?;
     let outcome = run(args, &mut cluster).await;

@@ -102,6 +102,7 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
             segment,
             data_dir: args.data_dir.clone(),
             security: Security::Plain,
+            keeps_memory: false,
         };
         let mut cluster = Cluster::start(&shape)?;
         cluster.wait_ready(READY_WITHIN).await?;

@@ -56,6 +56,8 @@ pub struct Shape {
     pub data_dir: Option<PathBuf>,
     /// Certificates of the processes, and what TLS is for.
     pub security: Security,
+    /// Whether the memory of a store outlives its process, in /dev/shm.
+    pub keeps_memory: bool,
 }
 
 impl Shape {
@@ -64,13 +66,27 @@ impl Shape {
     pub fn three_and_two(bytes: u64) -> Self {
         let each = (bytes + bytes / 3) / 2;
         let segment = ByteSize(each.next_multiple_of(64 << 20));
-        Self { masters: 3, stores: 2, segment, data_dir: None, security: Security::Plain }
+        Self {
+            masters: 3,
+            stores: 2,
+            segment,
+            data_dir: None,
+            security: Security::Plain,
+            keeps_memory: false,
+        }
     }
 
     /// Three masters and two stores that evict when objects take more than `bytes`.
     pub fn three_and_two_full_of(bytes: u64) -> Self {
         let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
-        Self { masters: 3, stores: 2, segment, data_dir: None, security: Security::Plain }
+        Self {
+            masters: 3,
+            stores: 2,
+            segment,
+            data_dir: None,
+            security: Security::Plain,
+            keeps_memory: false,
+        }
     }
 }
 
@@ -113,6 +129,8 @@ pub struct Cluster {
     /// Directory of data and logs. It is declared after the children, so it is dropped, and removed, after them. It is
     /// kept when something went wrong.
     dir: TempDir,
+    /// Directory of the stores' memory.
+    _memory: Option<TempDir>,
 }
 
 impl Cluster {
@@ -149,6 +167,7 @@ impl Cluster {
         }
 
         let clients: Vec<_> = masters.iter().map(|m| m.client_address.clone()).collect();
+        let memory = shape.keeps_memory.then(|| directory(Some(Path::new("/dev/shm")))).transpose()?;
         let mut stores = Vec::new();
         for at in 1..=shape.stores {
             let (data, http) = (address()?, address()?);
@@ -166,11 +185,14 @@ impl Cluster {
             if shape.security == Security::Proofs {
                 args.extend(["--data-encryption".into(), "off".into()]);
             }
+            if let Some(memory) = &memory {
+                args.extend(["--segment-dir".into(), memory.path().join(format!("store-{at}")).into()]);
+            }
             let log = dir.path().join(format!("store-{at}.log"));
             let process = Process::start(format!("store {at}"), args, log)?;
             stores.push(Store { process, address: data, http_address: http });
         }
-        Ok(Self { masters, stores, certificates, dir })
+        Ok(Self { masters, stores, certificates, dir, _memory: memory })
     }
 
     /// Client addresses of all masters, in the form of `--masters`.

@@ -48,7 +48,7 @@ impl Builder {
         self
     }
 
-    /// Sets a directory on a tmpfs in which the memory outlives the process: the next one with the same [data
+    /// Sets a directory on a tmpfs or hugetlbfs in which the memory outlives the process: the next one with the same [data
     /// directory](Self::data_dir) serves what is there.
     pub fn segment_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.config.segment_dir = Some(dir.into());

@@ -25,7 +25,7 @@ pub struct Config {
     /// Directory for the id of the store; the memory itself is never written to disk. `None`: the store gets a new id at
     /// each start.
     pub data_dir: Option<PathBuf>,
-    /// Directory on a tmpfs in which the memory outlives the process: the next one of the same `data_dir` serves what is there. `None`:
+    /// Directory on a tmpfs or hugetlbfs in which the memory outlives the process: the next one of the same `data_dir` serves what is there. `None`:
     /// the memory ends with the process.
     pub segment_dir: Option<PathBuf>,
     /// Name for display. `None`: the host name if the store's certificate covers it, else the certificate's own and the port of

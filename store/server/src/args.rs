@@ -31,7 +31,7 @@ pub struct StoreArgs {
     /// Directory for the id of the store; the memory itself is never written there
     #[arg(long, value_name = "DIR", default_value = "./mc-data/store")]
     pub data_dir: PathBuf,
-    /// Directory on a tmpfs, such as /dev/shm/mc, in which the memory outlives the process: after a crash, a stop or an upgrade the
+    /// Directory on a tmpfs, such as /dev/shm/mc, or on a hugetlbfs, in which the memory outlives the process: after a crash, a stop or an upgrade the
     /// next process with the same --data-dir serves the same memory. Clients of this host use TCP to it. `mc-store --release DIR` frees it
     #[arg(long, value_name = "DIR")]
     pub segment_dir: Option<PathBuf>,

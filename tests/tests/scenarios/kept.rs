@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_client::{Client, Put};
 use mc_tests::checker::Outcome;
 use mc_tests::{
-    Cluster, Faults, RollDisk, RollOrder, SmallDisk, Workload, eventually, mcctl, passed_over,
+    Cluster, Faults, HugePages, RollDisk, RollOrder, SmallDisk, Workload, eventually, mcctl, passed_over,
     until, value,
 };
 
@@ -125,6 +125,29 @@ async fn a_store_gets_more_memory_at_a_restart_and_its_memory_is_freed_by_one_co
     until("it starts anew", async || starts(&cluster, "cold start: the directory is new") == 2).await;
     cluster.ready().await;
     assert_eq!(cluster.client().await.get("large").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn memory_of_huge_pages_is_kept_as_well() {
+    let mut cluster = Cluster::builder().masters(1).segment("8mb").keeps_memory().prepare();
+    // One page for the page file, four for the segment.
+    let Some(_pages) = HugePages::mount(&cluster.memory_dir(0), 5) else {
+        return passed_over("no huge pages can be set apart here");
+    };
+    cluster.masters[0].start();
+    cluster.stores[0].set_arg("--segment", "7mb");
+    cluster.stores[0].start();
+    let ended = cluster.stores[0].ended().await;
+    let said = cluster.stores[0].output();
+    assert!(ended.code() == Some(2) && said.contains("no multiple of 2MiB"), "{ended:?}: {said}");
+    cluster.stores[0].set_arg("--segment", "8mb");
+    cluster.stores[0].start();
+    cluster.ready().await;
+    fill(&cluster.client().await).await;
+    cluster.stores[0].kill9();
+    cluster.stores[0].start();
+    assert_all_there(&cluster).await;
+    assert_eq!(starts(&cluster, "warm start"), 1);
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use super::write_buffer::WriteBuffer;
 /// Type of the file system that memfds live on. File systems whose pages may be missing (hugetlbfs) or come from
 /// elsewhere have other types.
 pub(super) const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub(super) const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 /// Smallest page of any supported processor, in bytes.
 const PAGE: usize = 4 << 10;
 

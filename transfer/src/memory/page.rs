@@ -25,7 +25,7 @@ const HEADER: usize = 24;
 /// Places of the words.
 const ORDER: u64 = 2 * SLOT;
 const TIME: u64 = ORDER + 8;
-/// Bytes of the file.
+/// Bytes of the file, at least.
 pub(super) const PAGE_LEN: u64 = 2 * SLOT + 4096;
 
 pub(crate) struct Page {
@@ -37,10 +37,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Maps the file of a page, which is of [`PAGE_LEN`], and returns the body in it, if there is one. Its directory stays locked while
+    /// Maps the file of a page, which has [`PAGE_LEN`] or more, and returns the body in it, if there is one. Its directory stays locked while
     /// the page lives.
     pub(super) fn open(file: &File, lock: DirectoryLock) -> io::Result<(Self, Option<Vec<u8>>)> {
-        let mapping = Mapping::new(file, PAGE_LEN, Protection::Write)?;
+        let mapping = Mapping::new(file, file.metadata()?.len(), Protection::Write)?;
         mapping.withhold_from_children();
         let newest =
             [0, SLOT].into_iter().filter_map(|at| read_slot(&mapping, at)).max_by_key(|(number, _)| *number);

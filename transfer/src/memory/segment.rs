@@ -62,6 +62,15 @@ enum Sharing {
     Kept(Arc<Page>),
 }
 
+/// Memory for a segment to allocate.
+pub(super) struct Backing {
+    pub(super) file: OwnedFd,
+    /// The page beside memory that outlives this process.
+    pub(super) page: Option<Arc<Page>>,
+    /// Whether its pages are not those that other memory is made of.
+    pub(super) has_own_pages: bool,
+}
+
 /// The stamps for the newest fence.
 struct CurrentStamps {
     /// `None` where the system can't share them.
@@ -110,6 +119,16 @@ pub enum AllocateError {
         reserve: ByteSize,
         /// The source of the limit.
         limit: String,
+    },
+    /// The size is no multiple of the pages that it is to be made of.
+    #[error(
+        "a segment of {asked} is no multiple of {page}, the size of a page in its directory: choose another size"
+    )]
+    Pages {
+        /// The size that was asked for.
+        asked: ByteSize,
+        /// Bytes of a page.
+        page: ByteSize,
     },
     /// The file system of the segment directory has no room for it.
     #[error(
@@ -166,22 +185,23 @@ impl Segment {
         let file = memory_file(&format!("mc-segment-{number}"), len).map_err(|(step, error)| {
             AllocateError::System { asked: ByteSize(len), step, source: error.into() }
         })?;
-        Self::fill(lent, number, len, (file, None), progress)
+        Self::fill(lent, number, len, Backing { file, page: None, has_own_pages: false }, progress)
     }
 
-    /// Allocates all pages of a file of `len` bytes. One with a page outlives this process.
+    /// Allocates all pages of a file of `len` bytes.
     pub(super) fn fill(
         lent: u64,
         number: SegmentNumber,
         len: u64,
-        (file, kept): (OwnedFd, Option<Arc<Page>>),
+        Backing { file, page, has_own_pages }: Backing,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Arc<Self>, AllocateError> {
-        check_size(lent, len)?;
+        // Huge pages are set apart from the memory that others may take.
+        let counted = |missing| if has_own_pages { 0 } else { missing };
         let (reserve, asked) = (reserve(lent.saturating_add(len)), ByteSize(len));
         let failed = |step| move |source| AllocateError::System { asked, step, source };
         let mapping = Mapping::new(&file, len, Protection::Write).map_err(failed("mmap"))?;
-        let sharing = kept.map_or_else(
+        let sharing = page.map_or_else(
             || {
                 let stamps = CurrentStamps { stamps: Stamps::new(number, len).map(Arc::new), taken: false };
                 Sharing::Memfd { shareable: false, stamps: Mutex::new(stamps) }
@@ -192,7 +212,7 @@ impl Segment {
 
         let mut ready = 0;
         while ready < len {
-            check_fits(len, len - ready, reserve, limit::available())?;
+            check_fits(len, counted(len - ready), reserve, limit::available())?;
             let end = len.min(ready + SLICE);
             segment
                 .mapping

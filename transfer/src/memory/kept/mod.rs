@@ -1,4 +1,4 @@
-//! Memory that outlives its process: segments in files of a tmpfs, with a page that says what they hold. The next process of the
+//! Memory that outlives its process: segments in files of a tmpfs or hugetlbfs, with a page that says what they hold. The next process of the
 //! store takes them up as they are.
 //!
 //! **One process.** The directory is locked until the process ends, or has dropped all its segments. The system drops that lock with the
@@ -25,22 +25,32 @@ use std::time::{Duration, Instant};
 use mc_durable::{DirectoryLock, DurableError};
 use mc_types::{ByteSize, ClusterId, ClusterTime, MAX_SEGMENTS, SegmentEpoch, SegmentNumber, StoreId};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::FallocateFlags;
 
 use self::process::ProcessId;
 use self::record::{KeptFile, Record, Served};
-use super::mapping::TMPFS_MAGIC;
+use super::mapping::{HUGETLBFS_MAGIC, TMPFS_MAGIC};
 use super::page::{PAGE_LEN, Page};
-use super::segment::{AllocateError, Segment};
+use super::segment::{AllocateError, Backing, Segment};
 
 /// Version of the record in a page. A record of another one is not read.
 const FORMAT: u8 = 1;
 /// Pause between two looks at a process that is ending.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Memory that files of a directory are made of.
+#[derive(Clone, Copy)]
+struct MemoryKind {
+    /// Bytes of a page.
+    page: u64,
+    /// Whether the pages are huge ones (hugetlbfs), which the machine has set apart.
+    is_huge: bool,
+}
+
 /// A directory of segments, used by this process alone. It stays locked until all its segments are dropped, too.
 pub struct SegmentDir {
     path: PathBuf,
+    memory: MemoryKind,
     page: Arc<Page>,
     record: Mutex<Record>,
 }
@@ -66,7 +76,10 @@ pub struct KeptMemory {
 #[non_exhaustive]
 pub enum SegmentDirError {
     /// It is on a disk, or on a file system that this build can't keep memory on.
-    #[error("{path} is not on a tmpfs: memory is kept in files of one, such as a directory in /dev/shm", path = path.display())]
+    #[error(
+        "{path} is neither on a tmpfs nor on a hugetlbfs: memory is kept in files of one, such as a directory in /dev/shm",
+        path = path.display()
+    )]
     NotMemory {
         /// The directory.
         path: PathBuf,
@@ -177,13 +190,13 @@ impl SegmentDir {
         patience: Duration,
     ) -> Result<(Self, Result<KeptMemory, NotKept>), SegmentDirError> {
         let until = Instant::now() + patience;
-        let lock = lock(path, patience)?;
+        let (lock, memory) = lock(path, patience)?;
         let io = |action| move |source| SegmentDirError::Io { action, path: path.to_owned(), source };
         let file = path.join(PAGE);
         let is_new = !file.exists();
         let file = options().create(true).truncate(false).open(&file).map_err(io("open the page of"))?;
         // All of it: an access to a page that the file system has no room for would end the process.
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE_LEN)
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PAGE_LEN.next_multiple_of(memory.page))
             .map_err(|error| io("write the page of")(error.into()))?;
         let (page, body) = Page::open(&file, lock).map_err(io("map the page of"))?;
         let left = match body.as_deref().map(decode) {
@@ -212,7 +225,7 @@ impl SegmentDir {
             asked: 0,
             segments: Vec::new(),
         };
-        let dir = Self { path: path.to_owned(), page: Arc::new(page), record: Mutex::new(record) };
+        let dir = Self { path: path.to_owned(), memory, page: Arc::new(page), record: Mutex::new(record) };
         let kept = left.and_then(|left| dir.take_up(left));
         Ok((dir, kept))
     }
@@ -263,11 +276,10 @@ impl SegmentDir {
         if there.len() != kept.bytes {
             return Err(format!("it has {} bytes instead of {}", there.len(), kept.bytes));
         }
-        // Pages that are missing read as zeros. A file without a hole has one behind its end.
-        match rustix::fs::seek(&file, SeekFrom::Hole(0)) {
-            Ok(hole) if hole >= kept.bytes => {}
-            Ok(hole) => return Err(format!("it has a hole at {hole}")),
-            Err(error) => return Err(format!("its holes are unknown: {error}")),
+        // Pages that are missing read as zeros. To look for holes takes 10 ms a GiB on a tmpfs; a hugetlbfs tells none.
+        let there = there.blocks().saturating_mul(512);
+        if there < kept.bytes {
+            return Err(format!("it lacks pages: {there} bytes are there"));
         }
         let segment = Segment::of_file(number, kept.bytes, file.into(), self.page.clone());
         segment.map_err(|error| format!("it can't be mapped: {error}"))
@@ -294,6 +306,9 @@ impl SegmentDir {
         len: u64,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Arc<Segment>, AllocateError> {
+        if !len.is_multiple_of(self.memory.page) {
+            return Err(AllocateError::Pages { asked: ByteSize(len), page: ByteSize(self.memory.page) });
+        }
         self.check_fits(len)?;
         let path = self.segment_path(number);
         let created = || {
@@ -309,7 +324,9 @@ impl SegmentDir {
         let step = "creating its file";
         let file =
             created().map_err(|source| AllocateError::System { asked: ByteSize(len), step, source })?;
-        let allocated = Segment::fill(lent, number, len, (file.into(), Some(self.page.clone())), progress);
+        let backing =
+            Backing { file: file.into(), page: Some(self.page.clone()), has_own_pages: self.memory.is_huge };
+        let allocated = Segment::fill(lent, number, len, backing, progress);
         if allocated.is_err() {
             let _ = fs::remove_file(&path);
         }
@@ -424,7 +441,7 @@ const PAGE: &str = "page";
 const SEGMENT: &str = "segment-";
 
 /// Locks a directory that this process may keep memory in.
-fn lock(path: &Path, patience: Duration) -> Result<DirectoryLock, SegmentDirError> {
+fn lock(path: &Path, patience: Duration) -> Result<(DirectoryLock, MemoryKind), SegmentDirError> {
     check_place(path)?;
     let lock = match DirectoryLock::acquire(path) {
         Err(DurableError::Locked { .. }) if patience > Duration::ZERO => {
@@ -433,21 +450,22 @@ fn lock(path: &Path, patience: Duration) -> Result<DirectoryLock, SegmentDirErro
         }
         outcome => outcome,
     };
-    // Who created it meanwhile can't have made it another's.
     let lock = lock.map_err(|error| match error {
         DurableError::Locked { path } => SegmentDirError::StillRuns { path, patience },
         error => error.into(),
     })?;
-    check_place(path)?;
-    Ok(lock)
+    // Once more: somebody else may have created it meanwhile.
+    Ok((lock, check_place(path)?))
 }
 
-/// Checks that a directory, or the one that it is to be created in, is on a tmpfs, and that no other user can replace its files.
-fn check_place(path: &Path) -> Result<(), SegmentDirError> {
+/// Checks that a directory, or the one that it is to be created in, is made of memory, and that no other user can replace its files.
+fn check_place(path: &Path) -> Result<MemoryKind, SegmentDirError> {
     let io = |source| SegmentDirError::Io { action: "open", path: path.to_owned(), source };
     let there = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("."));
     let dir = File::open(there).map_err(io)?;
-    if rustix::fs::fstatfs(&dir).map_err(|error| io(error.into()))?.f_type != TMPFS_MAGIC {
+    let system = rustix::fs::fstatfs(&dir).map_err(|error| io(error.into()))?;
+    let is_huge = system.f_type == HUGETLBFS_MAGIC;
+    if !is_huge && system.f_type != TMPFS_MAGIC {
         return Err(SegmentDirError::NotMemory { path: path.to_owned() });
     }
     if there == path {
@@ -457,7 +475,9 @@ fn check_place(path: &Path) -> Result<(), SegmentDirError> {
             return Err(SegmentDirError::Shared { path: path.to_owned() });
         }
     }
-    Ok(())
+    // On a tmpfs any size will do.
+    let page = if is_huge { u64::try_from(system.f_bsize).unwrap_or(1).max(1) } else { 1 };
+    Ok(MemoryKind { page, is_huge })
 }
 
 /// Removes the files of those segments whose number `goes` holds of.

@@ -20,13 +20,15 @@ pub struct Process {
     args: Vec<OsString>,
     env: Vec<(String, String)>,
     log: PathBuf,
+    /// `None`: the one of this build.
+    exe: Option<PathBuf>,
     child: Option<Child>,
 }
 
 impl Process {
     /// Describes a process, which [`Self::start`] runs. Its output is appended to `log` at every start.
     pub fn new(name: String, args: Vec<OsString>, env: Vec<(String, String)>, log: PathBuf) -> Self {
-        Self { name, args, env, log, child: None }
+        Self { name, args, env, log, exe: None, child: None }
     }
 
     /// Returns the name, such as `master 1`.
@@ -42,6 +44,11 @@ impl Process {
     /// Returns everything that it has printed so far, over all its starts.
     pub fn output(&self) -> String {
         std::fs::read(&self.log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
+    }
+
+    /// Sets the `mcctl` for the next start; `None` is that of this build.
+    pub fn set_exe(&mut self, exe: Option<PathBuf>) {
+        self.exe = exe;
     }
 
     /// Adds flags for the next start.
@@ -70,7 +77,7 @@ impl Process {
     pub fn start(&mut self) {
         assert!(!self.is_running(), "{} runs already", self.name);
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
-        let mut command = Command::new(mcctl_exe());
+        let mut command = Command::new(self.exe.clone().unwrap_or_else(mcctl_exe));
         // Variables that the user has set for a pool of their own do not apply to this one.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MC_")) {
             command.env_remove(name);
@@ -95,12 +102,13 @@ impl Process {
 
     /// Takes the running process out of this description, whose next start runs another one beside it.
     pub fn take(&mut self) -> Self {
-        let Self { name, args, env, log, child } = self;
+        let Self { name, args, env, log, exe, child } = self;
         Self {
             name: name.clone(),
             args: args.clone(),
             env: env.clone(),
             log: log.clone(),
+            exe: exe.clone(),
             child: child.take(),
         }
     }

@@ -6,6 +6,7 @@
 mod audit;
 mod bursts;
 mod bytes;
+mod compat;
 mod dashboards;
 mod data_disk;
 mod engines;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use mc_console::{Ended, Global, Output, connect, human_bytes, note};
-use mc_testbed::{Cluster, Security, Shape};
+use mc_testbed::{Cluster, Shape};
 use mc_types::{ByteSize, Span};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -96,14 +96,7 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
     let (mut loads, mut machine) = (Vec::new(), None);
     for kind in Kind::ALL {
         let segment = ByteSize(kind.bytes().div_ceil(2).next_multiple_of(4096));
-        let shape = Shape {
-            masters: 3,
-            stores: 2,
-            segment,
-            data_dir: args.data_dir.clone(),
-            security: Security::Plain,
-            keeps_memory: false,
-        };
+        let shape = Shape { segment, data_dir: args.data_dir.clone(), ..Shape::three_and_two(0) };
         let mut cluster = Cluster::start(&shape)?;
         cluster.wait_ready(READY_WITHIN).await?;
         let frees_from = Instant::now() + FREES_AFTER;

@@ -78,15 +78,7 @@ impl Shape {
 
     /// Three masters and two stores that evict when objects take more than `bytes`.
     pub fn three_and_two_full_of(bytes: u64) -> Self {
-        let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
-        Self {
-            masters: 3,
-            stores: 2,
-            segment,
-            data_dir: None,
-            security: Security::Plain,
-            keeps_memory: false,
-        }
+        Self { segment: ByteSize(segment_bytes(bytes.div_ceil(2))), ..Self::three_and_two(0) }
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct StartMemory {
     pub(crate) memory: Arc<Memory>,
     pub(crate) dir: Option<Arc<SegmentDir>>,
     pub(crate) registration: Registration,
-    /// What the masters were told of it by the last process.
+    /// State of the memory at the masters, as the previous process knew it.
     pub(crate) announced: Option<Announced>,
 }
 

@@ -67,7 +67,7 @@ impl Registration {
     }
 }
 
-/// What the last process has told the masters of memory that this one has taken up, and learned from them.
+/// State at the masters of memory that a previous process has served, as that process knew it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Announced {
     /// Cluster to whose leader the epoch was announced.

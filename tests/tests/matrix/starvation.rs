@@ -78,8 +78,8 @@ async fn no_processor() {
             let (began, idle_before) = (Instant::now(), idle_time());
             let busy = Busy::new(4 * cores);
             round.spell(SPELL).await;
-            // Whoever wanted a processor had to wait for one. How much the busy threads had of them says less: a host that runs
-            // other machines takes some away.
+            // Hardly any processor was idle, so a master that needed one had to wait. The time of the busy threads is no measure: a host
+            // that runs other machines takes some of it.
             if idle_time() - idle_before < began.elapsed() * cores as u32 / 10 {
                 round.struck();
             }

@@ -122,7 +122,8 @@ async fn a_store_gets_more_memory_at_a_restart_and_its_memory_is_freed_by_one_co
     let (code, said) = release();
     assert!(code == Some(2) && said.contains("no memory of a store"), "{code:?}: {said}");
     cluster.stores[0].start();
-    until("it starts anew", async || starts(&cluster, "cold start: the directory is new") == 2).await;
+    until("it starts with empty memory", async || starts(&cluster, "cold start: the directory is new") == 2)
+        .await;
     cluster.ready().await;
     assert_eq!(cluster.client().await.get("large").await.unwrap(), None);
 }

@@ -54,7 +54,7 @@ pub struct Segment {
     sharing: Sharing,
 }
 
-/// What a segment has for other processes.
+/// The files that other processes use or find, beside the segment itself.
 enum Sharing {
     /// A memfd, and its stamps. It is shareable if it is sealed against writes of others.
     Memfd { shareable: bool, stamps: Mutex<CurrentStamps> },

@@ -47,10 +47,10 @@ async fn a_restarted_store_that_gives_its_memory_up_is_not_taken_for_a_copy_of_i
     let (leader, _cluster) = lone_leader(CancellationToken::new()).await;
     set_version(&leader, RESTARTS_SINCE).await;
     leader.stores.mount(by(2, "a:1")).await.unwrap();
-    let anew = |address| MountStore { epoch: SegmentEpoch(7), ..mount(1, &[address], &[1 << 20]) };
-    let Err(Refusal::Store { code, .. }) = leader.stores.mount(anew("b:1")).await else {
+    let with_new_epoch = |address| MountStore { epoch: SegmentEpoch(7), ..mount(1, &[address], &[1 << 20]) };
+    let Err(Refusal::Store { code, .. }) = leader.stores.mount(with_new_epoch("b:1")).await else {
         panic!("two stores of one id are mounted in turns")
     };
     assert_eq!(code, Code::SegmentAlreadyExists);
-    leader.stores.mount(anew("a:1")).await.unwrap();
+    leader.stores.mount(with_new_epoch("a:1")).await.unwrap();
 }

@@ -146,7 +146,7 @@ async fn the_next_process_serves_what_the_last_one_has_left_under_another_key() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_that_the_masters_do_not_take_up_is_offered_anew() {
+async fn memory_that_the_masters_refuse_is_emptied_and_mounted_under_a_new_epoch() {
     let (cluster, dirs) = (FakeCluster::start(1), Dirs::new());
     let mut store = dirs.start(&cluster).await;
     let wrong: [(&str, &dyn Fn()); 5] = [

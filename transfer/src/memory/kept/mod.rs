@@ -4,11 +4,11 @@
 //! **One process.** The directory is locked until the process ends, or has dropped all its segments. The system drops that lock with the
 //! process's descriptors, and its queue pairs may end a moment later: so a process also waits until the one in the page is gone.
 //!
-//! **What the page says is true whenever its process dies.** Segments that hold nothing of worth are made, given up or emptied only while
+//! **The page is true whenever its process dies.** Segments that hold nothing of worth are made, given up or emptied only while
 //! the page says so: it says that they serve an epoch after all of them are there, and no longer before another epoch is served from
 //! them. A further segment is in the page before it is served, and one that is unmounted is out of the page before a master hears of it.
 //!
-//! **What was written.** The page has the highest order of all writes that were admitted, each noted before its first byte. An index that
+//! **The newest write.** The page has the highest order of all writes that were admitted, each noted before its first byte. An index that
 //! is behind that order is not the one that these segments were written under, such as one that was restored from a copy.
 
 mod process;
@@ -55,7 +55,7 @@ pub struct SegmentDir {
     record: Mutex<Record>,
 }
 
-/// What a process finds in a directory that another one has used, as it was left.
+/// The memory that the previous process has left in a directory.
 pub struct KeptMemory {
     /// Segments by number; `None` for one that was unmounted.
     pub segments: Vec<Option<Arc<Segment>>>,
@@ -335,7 +335,7 @@ impl SegmentDir {
 
     /// Refuses a segment for which the file system has no room.
     fn check_fits(&self, len: u64) -> Result<(), AllocateError> {
-        // What the system does not tell is found out by the allocation.
+        // If the file system does not report its size, the allocation itself fails.
         let Ok(there) = rustix::fs::statvfs(&self.path) else { return Ok(()) };
         let available = there.f_bavail.saturating_mul(there.f_frsize);
         // A tmpfs without a limit of its own has no blocks.

@@ -1,11 +1,11 @@
-//! What a directory of segments says about itself, for the next process of the store.
+//! The record that a process of a store leaves for the next one: the state of a directory of segments.
 
 use mc_types::{ClusterId, SegmentEpoch, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::process::ProcessId;
 
-/// What the segments of a directory hold, and who serves them.
+/// State of the segments in a directory, and the process that serves them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The kernel's id of this run of the machine: files of a tmpfs don't outlive it.

@@ -55,8 +55,11 @@ pub(super) fn load<T: FromArgMatches>(
         .mut_args(|arg| arg.required(false))
         .try_get_matches_from(&args)
         .map_err(|err| ConfigError::from_clap(&err, None))?;
-    let on_command_line =
-        |flag: &Flag| first.value_source(flag.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let is_given = |arg: &Arg| first.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    // A flag that stands alone is no setting, and goes with none: the other layers are not for it.
+    let stands_alone = command.get_arguments().any(|arg| arg.is_exclusive_set() && is_given(arg));
+    let flags = if stands_alone { Vec::new() } else { flags };
+    let on_command_line = |flag: &Flag| is_given(&flag.arg);
 
     let mut origins: BTreeMap<&str, Origin> = BTreeMap::new();
     let mut added: Vec<OsString> = Vec::new();
@@ -114,10 +117,10 @@ fn flag(arg: &Arg) -> Option<Flag> {
 
 /// The environment variable that sets the flag `arg`.
 ///
-/// `None` for an argument without a long flag, and for `--help`, `--version` and `--print-config`, which ask for
-/// something instead of setting it.
+/// `None` for an argument without a long flag, and for `--help`, `--version`, `--print-config` and flags that stand alone, which ask
+/// for something instead of setting it.
 pub fn variable(arg: &Arg) -> Option<String> {
-    let long = arg.get_long().filter(|long| !ASKING.contains(long))?;
+    let long = arg.get_long().filter(|long| !ASKING.contains(long) && !arg.is_exclusive_set())?;
     Some(match arg.get_env() {
         Some(name) => name.to_string_lossy().into_owned(),
         None => format!("MC_{}", long.to_uppercase().replace('-', "_")),

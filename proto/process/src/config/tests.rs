@@ -46,6 +46,38 @@ fn message(result: Result<Loaded<Flags>, ConfigError>) -> String {
     text
 }
 
+/// A store's memory is freed in the environment that its usual start is made for.
+#[test]
+fn a_flag_that_stands_alone_is_read_from_the_command_line_alone() {
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[arg(long, required = true)]
+        segment: Vec<ByteSize>,
+        #[arg(long, exclusive = true)]
+        release: Option<String>,
+        #[command(flatten)]
+        file: FileOptions,
+    }
+    let load = |args: &[&str], env: &[(&str, &str)]| {
+        let args = ["mc-test"].iter().chain(args).map(OsString::from);
+        load::<Flags>(Flags::command(), args.collect::<Vec<_>>(), |name| {
+            env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+        })
+    };
+    let loaded = load(&["--segment", "1gb"], &[("MC_RELEASE", "dir")]).unwrap();
+    assert_eq!(loaded.args.release, None);
+    assert!(loaded.settings.iter().all(|setting| setting.name != "release"));
+    let file = file("release = \"dir\"\nsegment = \"1gb\"\n");
+    let path = file.path().to_str().unwrap();
+    assert!(load(&["--config", path], &[]).unwrap_err().to_string().contains("release"));
+    let loaded =
+        load(&["--release", "dir"], &[("MC_SEGMENT", "1gb"), ("MC_CONFIG", "/no/such/file")]).unwrap();
+    assert_eq!(
+        (loaded.args.release.as_deref(), loaded.args.segment, loaded.args.file.config),
+        (Some("dir"), vec![], None)
+    );
+}
+
 #[test]
 fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
     let file = file("segment = \"1gb\"\nmasters = [\"f1\", \"f2\"]\nsingle = true\nlog = \"debug\"\n");
